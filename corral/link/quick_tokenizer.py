@@ -1,7 +1,8 @@
 """Tokenize short texts for the event loop, without a thread that waits for the answer.
 
-One socket to the tokenizer process, one frame on the way: texts that come meanwhile leave together. What was
-in a process that died or is late goes to a thread, where `Tokenizer` finds out which text it was.
+One socket to the tokenizer process, one frame on the way: texts that come meanwhile leave together, up to a
+limit. What was in a process that died or is late goes to a thread, where `Tokenizer` finds out which text it
+was.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from corral.link.tokenizer_process import TokenizerProcess
 from corral.text.vocab import Segment, tokens_of
 
 _MAX_WAITING = 256
+_MAX_TOGETHER = 8  # requests that go on in the same pass of the event loop
 _RECEIVE_BYTES = 256 << 10
 
 _Encoded = tuple[bytes, bool, bool]
@@ -63,10 +65,11 @@ class QuickTokenizer:
             return
         process = self._tokenizer.enter_quick()
         line = self._open_line(process) if process is not None else None
-        waiting, self._waiting = self._waiting, []
         if line is not None:
-            line.ask(waiting, self._tokenizer.timeout_s)
+            leaving, self._waiting = self._waiting[:_MAX_TOGETHER], self._waiting[_MAX_TOGETHER:]
+            line.ask(leaving, self._tokenizer.timeout_s)
             return
+        waiting, self._waiting = self._waiting, []
         for asked in waiting:
             if not asked.answer.done():
                 asked.answer.set_result(0)

@@ -5,6 +5,7 @@ Markers are random, so that no text can imitate one.
 
 from __future__ import annotations
 
+import functools
 import re
 import secrets
 from collections import Counter
@@ -44,8 +45,11 @@ class Collector:
         self._kinds = kinds
         self._unusable = unusable or {}
         self._left_out: Counter[tuple[str, str]] = Counter()
-        self._nonce = secrets.token_hex(8)
         self.refs: list[MediaRef] = []
+
+    @functools.cached_property
+    def _nonce(self) -> str:
+        return secrets.token_hex(8)
 
     @property
     def pattern(self) -> re.Pattern[str]:

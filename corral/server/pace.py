@@ -1,0 +1,39 @@
+"""Start requests in the order of their arrival, a few in each pass of the event loop, so that a burst of
+hundreds does not delay the tokens of running streams."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Callable
+
+_PER_PASS = 8
+
+
+class Pace:
+    """On one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: collections.deque[Callable[[], None]] = collections.deque()
+        self._n_left = _PER_PASS  # in this pass
+        self._is_counting = False
+
+    def start(self, begin: Callable[[], None]) -> None:
+        """Call `begin` now, or in one of the next passes."""
+        self._waiting.append(begin)
+        self._begin()
+        if not self._is_counting:
+            self._is_counting = True
+            asyncio.get_running_loop().call_soon(self._next_pass)
+
+    def _begin(self) -> None:
+        while self._waiting and self._n_left:
+            self._n_left -= 1
+            self._waiting.popleft()()
+
+    def _next_pass(self) -> None:
+        self._n_left = _PER_PASS
+        self._begin()
+        self._is_counting = self._n_left < _PER_PASS
+        if self._is_counting:
+            asyncio.get_running_loop().call_soon(self._next_pass)
