@@ -20,7 +20,7 @@ from corral.api.error import ErrorAnswer
 from corral.core.errors import InvalidRequest
 from corral.server.cycle import open_cycle
 from corral.server.header_name import canonical_head
-from corral.server.pace import Pace
+from corral.server.start_queue import StartQueue
 from corral.telemetry.scope import record_in
 
 _LOOKS = 4  # checks per timeout
@@ -99,7 +99,7 @@ def bounded_protocol(
     """HTTP as uvicorn speaks it, within limits. `timeout_s`: of a client that does nothing; `send_timeout_s`:
     of one that does not take what fills the buffer. 0: for ever."""
     fields = {"timeout_s": timeout_s, "send_timeout_s": send_timeout_s, "limits": limits or Limits()}
-    return type("BoundedProtocol", (_BoundedProtocol,), {**fields, "pace": Pace()})
+    return type("BoundedProtocol", (_BoundedProtocol,), {**fields, "starts": StartQueue()})
 
 
 class _BoundedProtocol(HttpToolsProtocol):
@@ -109,7 +109,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     timeout_s: float
     send_timeout_s: float
     limits: Limits
-    pace: Pace  # of all connections
+    starts: StartQueue  # of all connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -198,7 +198,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         earlier = self.cycle
         self.cycle = open_cycle(self, keep_alive=version != "1.0" and self.parser.should_keep_alive())
         if earlier is None or earlier.response_complete:
-            self.pace.start(partial(self._start_asgi_task, self.cycle, self.app))
+            self.starts.add(partial(self._start_asgi_task, self.cycle, self.app))
         else:  # one after another
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))

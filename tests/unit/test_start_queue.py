@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import asyncio
 
-from corral.server.pace import _PER_PASS, Pace
+from corral.server.start_queue import _PER_PASS, StartQueue
 
 
 async def test_few_start_at_once():
-    pace, begun = Pace(), []
+    starts, begun = StartQueue(), []
     for i in range(_PER_PASS):
-        pace.start(lambda i=i: begun.append(i))
+        starts.add(lambda i=i: begun.append(i))
     assert begun == list(range(_PER_PASS))
 
 
 async def test_a_burst_starts_in_order_over_several_passes():
-    pace, begun, n = Pace(), [], 3 * _PER_PASS + 1
+    starts, begun, n = StartQueue(), [], 3 * _PER_PASS + 1
     for i in range(n):
-        pace.start(lambda i=i: begun.append(i))
+        starts.add(lambda i=i: begun.append(i))
     passes = []
     while len(begun) < n:
         passes.append(len(begun))
@@ -25,10 +25,10 @@ async def test_a_burst_starts_in_order_over_several_passes():
 
 
 async def test_later_ones_start_at_once_again():
-    pace, begun = Pace(), []
+    starts, begun = StartQueue(), []
     for i in range(2 * _PER_PASS):
-        pace.start(lambda i=i: begun.append(i))
+        starts.add(lambda i=i: begun.append(i))
     for _ in range(3):
         await asyncio.sleep(0)
-    pace.start(lambda: begun.append("late"))
+    starts.add(lambda: begun.append("late"))
     assert begun[-1] == "late"

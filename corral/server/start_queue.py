@@ -10,7 +10,7 @@ from collections.abc import Callable
 _PER_PASS = 8
 
 
-class Pace:
+class StartQueue:
     """On one event loop."""
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class Pace:
         self._n_left = _PER_PASS  # in this pass
         self._is_counting = False
 
-    def start(self, begin: Callable[[], None]) -> None:
+    def add(self, begin: Callable[[], None]) -> None:
         """Call `begin` now, or in one of the next passes."""
         self._waiting.append(begin)
         self._begin()
