@@ -52,7 +52,8 @@ async def resume(session: StreamSession | None, place: str, has_ids: bool = Fals
     if session is None:
         raise NotFound("Stream not found or expired")
     if not (session.start or session.ended_at or session.is_replaying):
-        raise _not_begun()
+        message = "the stream has not begun: its request waits for a model or for a slot"
+        raise Unavailable(message, retry_after_s=1)
     number = place.rpartition(".")[2] if session.has_ids else place
     if not (number.isascii() and number.isdecimal() and int(number) <= MAX_OFFSET):
         raise InvalidRequest("must be an offset, or the id of an event", field="from")
@@ -82,12 +83,6 @@ async def detach(
 def cancelled() -> InvalidRequest:
     """Return the error for the client of a stream that was stopped before it began."""
     return InvalidRequest("the request was cancelled: its stream was stopped")
-
-
-def _not_begun() -> Unavailable:
-    error = Unavailable("the stream has not begun: its request waits for a model or for a slot")
-    error.retry_after_s = 1
-    return error
 
 
 async def _respond(responding: Coroutine[Any, Any, Response], scope: Scope, session: StreamSession) -> None:
