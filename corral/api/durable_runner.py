@@ -16,10 +16,8 @@ from corral.api.durable import DurableWork, set_work
 from corral.api.followed_stream import set_session
 from corral.api.state import AppState
 from corral.api.stream_session import StreamSession
-from corral.api.trust import mark_internal
 from corral.storage.journal import Journal
 from corral.storage.journal_record import History
-from corral.telemetry.scope import record_in
 
 _REFUSED = (429, 503, 529)
 _NO_ROOM = 507
@@ -88,9 +86,7 @@ class DurableRunner:
         opening = history.opening
         headers = {**opening.headers, "content-length": str(len(opening.body))}
         query = urlencode({"model": opening.model_name, "autoload": "true"}) if opening.model_name else ""
-        scope = make_scope(opening.path, headers, query)
-        mark_internal(scope)
-        record_in(scope).client = opening.client
+        scope = make_scope(opening.path, headers, opening.client, query)
         work = DurableWork(self._journal, opening, history, session)
         set_work(scope, work)
         if session is not None:
