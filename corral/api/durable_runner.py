@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import urlencode
 
 from starlette.types import ASGIApp, Message, Send
 
+from corral.api.background import Background
 from corral.api.batch.call import Receive, make_scope
 from corral.api.durable import DurableWork, set_work
 from corral.api.followed_stream import set_session
@@ -36,7 +35,7 @@ class DurableRunner:
         self._journal = journal
         self._app = app
         self._is_ready = is_ready
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     def start(self) -> None:
         """Make all streams known at once; they continue when their models are loaded."""
@@ -50,13 +49,10 @@ class DurableRunner:
             session.ping_s = max(0, self._state.settings.server.sse_ping_s)
             session.run(self._run(history, session))
         self._journal.found = []
-        self._spawn(self._sweep())
+        self._background.spawn(self._sweep())
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-            with contextlib.suppress(BaseException):
-                await task
+        await self._background.close()
 
     def _restore_response(self, history: History) -> None:
         if history.is_complete and self._state.settings.server.responses_path:
@@ -64,7 +60,7 @@ class DurableRunner:
         place = history.opening.client.id, history.opening.id
         restoring = self._state.responses.restoring
         restoring.add(place)
-        self._spawn(self._run(history, None, lambda: restoring.discard(place)))
+        self._background.spawn(self._run(history, None, lambda: restoring.discard(place)))
 
     async def _run(
         self, history: History, session: StreamSession | None, on_start: Callable[[], None] = lambda: None
@@ -103,11 +99,6 @@ class DurableRunner:
         while True:
             await asyncio.sleep(_SWEEP_S)
             await self._journal.run(self._journal.sweep)
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 class _Answer:

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from corral.api.admission import describe_position, queue_headers, watch_deadline
+from corral.api.background import cancel
 from corral.api.body import parse_body
 from corral.api.choice import Choice, Renderer, follow, start_choices
 from corral.api.choice_size import choice_bytes, result_bytes
@@ -224,9 +225,7 @@ async def _announce(
 
 
 async def _drop(first: asyncio.Future[Any], events: AsyncGenerator[Any]) -> None:
-    first.cancel()
-    with contextlib.suppress(BaseException):
-        await first
+    await cancel(first)
     await events.aclose()
 
 
