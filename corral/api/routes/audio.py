@@ -31,11 +31,14 @@ _INSTRUCTION = "Transcribe audio to text"
 _NUMBERS = {"temperature": float, "max_tokens": int, "seed": int}
 _FLAGS = {"true": True, "false": False}
 _PLAIN = ("text", "srt", "vtt")
-_BODY, _ANSWERS = form_of(TranscriptionRequest), answers(TRANSCRIPTION, 501, 507, also=[EVENTS])
 
 
-@router.post("/v1/audio/transcriptions", openapi_extra=_BODY, responses=_ANSWERS)
-@router.post("/audio/transcriptions", openapi_extra=_BODY, responses=_ANSWERS)
+@router.post(
+    "/v1/audio/transcriptions",
+    "/audio/transcriptions",
+    openapi_extra=form_of(TranscriptionRequest),
+    responses=answers(TRANSCRIPTION, 501, 507, also=[EVENTS]),
+)
 async def transcribe(request: Request) -> Response:
     """Transcribe an audio clip."""
     state = state_of(request)

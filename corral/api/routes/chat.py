@@ -22,13 +22,13 @@ from corral.media.collect import PlainCollector, mark_messages
 
 router = Router()
 
-_BODY = body_of(ChatRequest)
-_ANSWERS = answers(CHAT, 501, 507, also=[EVENTS])
-_COUNTS = answers(INPUT_TOKENS, 501, 507)
 
-
-@router.post("/v1/chat/completions", openapi_extra=_BODY, responses=_ANSWERS)
-@router.post("/chat/completions", openapi_extra=_BODY, responses=_ANSWERS)
+@router.post(
+    "/v1/chat/completions",
+    "/chat/completions",
+    openapi_extra=body_of(ChatRequest),
+    responses=answers(CHAT, 501, 507, also=[EVENTS]),
+)
 async def chat(request: Request) -> Response:
     """Answer a conversation."""
     state = state_of(request)
@@ -43,7 +43,7 @@ async def chat(request: Request) -> Response:
     return await respond(request, prepared.completion, renderer, body.stream)
 
 
-@router.post("/apply-template", openapi_extra=_BODY, responses=answers(PROMPT, 501))
+@router.post("/apply-template", openapi_extra=body_of(ChatRequest), responses=answers(PROMPT, 501))
 async def apply_template(request: Request) -> Response:
     """The prompt that a conversation would become."""
     state = state_of(request)
@@ -61,8 +61,12 @@ def _apply_template(body: ChatRequest, model: ModelFacts) -> str:
     return prompt.text
 
 
-@router.post("/v1/chat/completions/input_tokens", openapi_extra=_BODY, responses=_COUNTS)
-@router.post("/chat/completions/input_tokens", openapi_extra=_BODY, responses=_COUNTS)
+@router.post(
+    "/v1/chat/completions/input_tokens",
+    "/chat/completions/input_tokens",
+    openapi_extra=body_of(ChatRequest),
+    responses=answers(INPUT_TOKENS, 501, 507),
+)
 async def input_tokens(request: Request) -> Response:
     """How many tokens a conversation would take."""
     context = state_of(request).prepare

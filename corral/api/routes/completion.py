@@ -20,11 +20,13 @@ from corral.api.state import state_of
 
 router = Router()
 
-_BODY, _ANSWERS = body_of(CompletionRequest), answers(COMPLETION, 501, 507, also=[EVENTS])
 
-
-@router.post("/completion", openapi_extra=_BODY, responses=_ANSWERS)
-@router.post("/completions", openapi_extra=_BODY, responses=_ANSWERS)
+@router.post(
+    "/completion",
+    "/completions",
+    openapi_extra=body_of(CompletionRequest),
+    responses=answers(COMPLETION, 501, 507, also=[EVENTS]),
+)
 async def completion(request: Request) -> Response:
     """Continue a prompt."""
     state = state_of(request)

@@ -32,13 +32,11 @@ router = Router()
 
 _INCLUDE = query("include_slots", "Include the state of each slot.", type="string")
 _FAIL = query("fail_on_no_slot", "Answer 503 if no slot is idle.", type="string")
-_HEALTH_QUERY = queries(_INCLUDE, _FAIL)
 _PROPS_BODY = body_like({"type": "object"}, required=False)
 _READY = shape(status="string")
 
 
-@router.get("/health", openapi_extra=_HEALTH_QUERY, responses=answers(HEALTH))
-@router.get("/v1/health", openapi_extra=_HEALTH_QUERY, responses=answers(HEALTH))
+@router.get("/health", "/v1/health", openapi_extra=queries(_INCLUDE, _FAIL), responses=answers(HEALTH))
 async def health(request: Request) -> Response:
     """Whether the server can answer."""
     state = state_of(request)

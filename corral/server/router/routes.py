@@ -28,8 +28,7 @@ from corral.server.router.registry import Registry
 router = Router()
 
 
-@router.get("/health", include_in_schema=False)
-@router.get("/v1/health", include_in_schema=False)
+@router.get("/health", "/v1/health", include_in_schema=False)
 async def health(_request: Request) -> Response:
     """Whether the server can answer; models are loaded when they are used."""
     return JsonResponse({"status": "ok"})

@@ -55,15 +55,15 @@ register_url_convertor("response", _ResponseId())
 router = Router()
 
 _MAX_EVENTS = (1 << 31) - 1
-_BODY = body_of(ResponsesRequest)
-_ANSWERS = answers(RESPONSE, 404, 501, 502, 507, also=[EVENTS])
-_COUNT_BODY = body_of(InputTokensRequest)
-_COUNT_ANSWERS = answers(INPUT_TOKENS, 404, 501, 507)
 _Id = Annotated[str, PathParameter("ID of the response.")]
 
 
-@router.post("/v1/responses", openapi_extra=_BODY, responses=_ANSWERS)
-@router.post("/responses", openapi_extra=_BODY, responses=_ANSWERS)
+@router.post(
+    "/v1/responses",
+    "/responses",
+    openapi_extra=body_of(ResponsesRequest),
+    responses=answers(RESPONSE, 404, 501, 502, 507, also=[EVENTS]),
+)
 async def create(request: Request) -> Response:
     """Answer a conversation, in the shape of OpenAI's Responses API."""
     body = await read_body(request, ResponsesRequest)
@@ -86,8 +86,12 @@ async def create(request: Request) -> Response:
         return await respond(request, prepared.completion, renderer, body.stream)
 
 
-@router.post("/v1/responses/input_tokens", openapi_extra=_COUNT_BODY, responses=_COUNT_ANSWERS)
-@router.post("/responses/input_tokens", openapi_extra=_COUNT_BODY, responses=_COUNT_ANSWERS)
+@router.post(
+    "/v1/responses/input_tokens",
+    "/responses/input_tokens",
+    openapi_extra=body_of(InputTokensRequest),
+    responses=answers(INPUT_TOKENS, 404, 501, 507),
+)
 async def input_tokens(request: Request) -> Response:
     """Count the tokens of a conversation, in the shape of OpenAI's Responses API."""
     context = state_of(request).prepare
