@@ -50,11 +50,16 @@ _log = logging.getLogger("corral")
 FieldsT = TypeVar("FieldsT", bound=GenerationFields)
 
 
-async def read_body(request: Request, model: type[FieldsT]) -> FieldsT:
-    """Read the body of a generation request, if the queue has room for it."""
+def check_admission(request: Request) -> None:
+    """Raise if the model cannot generate, or if the queue has no room for one more task of the client."""
     state = state_of(request)
     state.model.require_generation()
     state.admission.check_queue(record_of(request).client)
+
+
+async def read_body(request: Request, model: type[FieldsT]) -> FieldsT:
+    """Read the body of a generation request, if the queue has room for it."""
+    check_admission(request)
     body = await parse_body(request, model)
     note_receipt(request, body)
     begin_work(request, body)

@@ -31,7 +31,7 @@ from corral.api.prepare_chat import PreparedChat, prepare_chat
 from corral.api.prepare_embedding import prepare_inputs
 from corral.api.prepare_infill import InfillSettings, prepare_infill, require_marks
 from corral.api.render.embedding import render_data, shape
-from corral.api.respond import respond
+from corral.api.respond import check_admission, respond
 from corral.api.router import ApiRoute, Router
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.completion import CompletionRequest
@@ -41,7 +41,6 @@ from corral.api.state import AppState, state_of
 from corral.chat.message import parse_tools
 from corral.core.errors import InvalidRequest
 from corral.link.lifecycle import EngineState
-from corral.telemetry.scope import record_of
 
 _EUCLIDEAN = 2
 FieldsT = TypeVar("FieldsT", bound=schema.ModelFields)
@@ -177,9 +176,7 @@ async def pull(request: Request) -> Response:
 
 
 async def _read(request: Request, model: type[AnswerT]) -> AnswerT:
-    state = state_of(request)
-    state.model.require_generation()
-    state.admission.check_queue(record_of(request).client)
+    check_admission(request)
     return await _parse(request, model)
 
 

@@ -36,7 +36,7 @@ from corral.api.dialects.responses.stored import replay
 from corral.api.durable import DurableWork, work_in
 from corral.api.openapi import EVENTS, answers, body_of, queries, query
 from corral.api.prepare_chat import PreparedChat, count_chat_tokens, mark_chat, prepare_chat
-from corral.api.respond import open_choices, read_body, respond
+from corral.api.respond import check_admission, open_choices, read_body, respond
 from corral.api.router import PathParameter, Router
 from corral.api.sse import EventStream
 from corral.api.state import state_of
@@ -113,9 +113,8 @@ async def input_tokens(request: Request) -> Response:
 )
 async def compact(request: Request) -> Response:
     """Replace a conversation by its user messages and a summary, in the shape of OpenAI's Responses API."""
+    check_admission(request)
     state = state_of(request)
-    state.model.require_generation()
-    state.admission.check_queue(record_of(request).client)
     body = ask_summary(await parse_body(request, CompactRequest), state.model.info.n_ctx)
     exchange = await open_exchange(request, body)
     parsed = await parse_exchange(request, body, exchange)
