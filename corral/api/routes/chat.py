@@ -6,11 +6,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse, parse_body
+from corral.api.count_tokens import count_tokens
 from corral.api.diagnose import begin_diagnosis
 from corral.api.model import ModelFacts
 from corral.api.openapi import EVENTS, answers, body_of
 from corral.api.piece_response import respond_json
-from corral.api.prepare_chat import count_chat_tokens, mark_chat, prepare_chat, render_chat
+from corral.api.prepare_chat import prepare_chat, render_chat
 from corral.api.render.chat import ChatRenderer
 from corral.api.respond import read_body, respond
 from corral.api.router import Router
@@ -69,9 +70,5 @@ def _apply_template(body: ChatRequest, model: ModelFacts) -> str:
 )
 async def input_tokens(request: Request) -> Response:
     """How many tokens a conversation would take."""
-    context = state_of(request).prepare
-    body, media, _ = await mark_chat(request, await parse_body(request, ChatRequest), context)
-    state_of(request).wake_engine()
-    base, settings = context.baseline(media), context.model.chat
-    n = await context.pools.run_chat(count_chat_tokens, body, base, settings)
+    n = await count_tokens(request, await parse_body(request, ChatRequest))
     return JsonResponse({"object": "response.input_tokens", "input_tokens": n})

@@ -10,6 +10,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from corral.api.body import JsonResponse, parse_body
+from corral.api.count_tokens import count_tokens
 from corral.api.diagnose import begin_diagnosis
 from corral.api.dialects.messages.document import read_pdfs
 from corral.api.dialects.messages.error import ID_HEADER, VERSION_HEADER
@@ -26,7 +27,7 @@ from corral.api.dialects.messages.schema import (
 from corral.api.dialects.place import renaming
 from corral.api.disconnect import run_for_client
 from corral.api.openapi import EVENTS, answers, body_of
-from corral.api.prepare_chat import count_chat_tokens, mark_chat, prepare_chat
+from corral.api.prepare_chat import prepare_chat
 from corral.api.respond import read_body, respond
 from corral.api.router import ApiRoute, PathParameter, Router
 from corral.api.state import AppState, state_of
@@ -73,15 +74,11 @@ async def messages(request: Request) -> Response:
     openapi_extra=body_of(CountTokensRequest),
     responses=answers(INPUT_TOKENS, 501, 507),
 )
-async def count_tokens(request: Request) -> Response:
+async def count(request: Request) -> Response:
     """Count the tokens of a conversation, in Anthropic's shape."""
-    context = state_of(request).prepare
     parsed = await _parse(request, await parse_body(request, CountTokensRequest))
     with renaming(parsed.names):
-        chat, media, _ = await mark_chat(request, parsed.chat, context)
-        state_of(request).wake_engine()
-        base, settings = context.baseline(media), context.model.chat
-        n = await context.pools.run_chat(count_chat_tokens, chat, base, settings)
+        n = await count_tokens(request, parsed.chat)
     warnings = {"warnings": parsed.chat.warnings} if parsed.chat.warnings else {}
     return _with_id(request, JsonResponse({"input_tokens": n, **warnings}))
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from corral.api.body import JsonResponse, parse_body
 from corral.api.choice import Choice, follow
+from corral.api.count_tokens import count_tokens
 from corral.api.diagnose import begin_diagnosis
 from corral.api.dialects.place import renaming
 from corral.api.dialects.responses.agent import respond_with_tools
@@ -35,7 +36,7 @@ from corral.api.dialects.responses.schema import (
 from corral.api.dialects.responses.stored import replay
 from corral.api.durable import DurableWork, work_in
 from corral.api.openapi import EVENTS, answers, body_of, queries, query
-from corral.api.prepare_chat import PreparedChat, count_chat_tokens, mark_chat, prepare_chat
+from corral.api.prepare_chat import PreparedChat, prepare_chat
 from corral.api.respond import check_admission, open_choices, read_body, respond
 from corral.api.router import PathParameter, Router
 from corral.api.sse import EventStream
@@ -94,14 +95,10 @@ async def create(request: Request) -> Response:
 )
 async def input_tokens(request: Request) -> Response:
     """Count the tokens of a conversation, in the shape of OpenAI's Responses API."""
-    context = state_of(request).prepare
     body = await parse_body(request, InputTokensRequest)
     parsed = await parse_exchange(request, body, await open_exchange(request, body))
     with renaming(parsed.names):
-        chat, media, _ = await mark_chat(request, parsed.chat, context)
-        state_of(request).wake_engine()
-        base, settings = context.baseline(media), context.model.chat
-        n = await context.pools.run_chat(count_chat_tokens, chat, base, settings)
+        n = await count_tokens(request, parsed.chat)
     warnings = {"warnings": parsed.chat.warnings} if parsed.chat.warnings else {}
     return JsonResponse({"object": "response.input_tokens", "input_tokens": n, **warnings})
 
