@@ -15,6 +15,7 @@ from corral.api.batch.schema import BATCH, BATCHES, BatchRequest
 from corral.api.body import JsonResponse, parse_body
 from corral.api.dialects.responses.page import QUERIES, render_page
 from corral.api.openapi import answers, body_of, queries
+from corral.api.render.warning import render_warnings
 from corral.api.router import PathParameter, Router
 from corral.api.routes.file import batches_of
 from corral.core.errors import InvalidRequest, NotFound
@@ -51,7 +52,7 @@ async def create(request: Request) -> Response:
     await runner.on_disk(store.save_batch, batch)
     runner.add(batch)
     rendered = await _render(runner, store, batch)
-    return JsonResponse({**rendered, **({"warnings": body.warnings} if body.warnings else {})})
+    return JsonResponse({**rendered, **render_warnings(body.warnings)})
 
 
 @router.get("/v1/batches", openapi_extra=queries(*QUERIES), responses=answers(BATCHES, 400, 501))

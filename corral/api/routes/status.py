@@ -14,6 +14,7 @@ from corral.api.model import ChatSettings
 from corral.api.openapi import answers, body_like, queries, query, shape
 from corral.api.render.capability import render_capability
 from corral.api.render.native import render_slot
+from corral.api.render.warning import render_warnings
 from corral.api.router import Router
 from corral.api.schema.answer import HEALTH, PROPS, SLOTS, SUCCESS
 from corral.api.schema.parse import RequestModel
@@ -136,8 +137,8 @@ async def set_props(request: Request) -> Response:
     if not state_of(request).settings.server.props:
         message = "This server does not support changing global properties. Start it with `--props`"
         raise NotSupported(message)
-    warnings = (await parse_body(request, RequestModel, default={})).warnings
-    return JsonResponse({"success": True, **({"warnings": warnings} if warnings else {})})
+    body = await parse_body(request, RequestModel, default={})
+    return JsonResponse({"success": True, **render_warnings(body.warnings)})
 
 
 def _render_tool_template(chat: ChatSettings) -> dict[str, str]:

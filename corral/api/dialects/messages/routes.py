@@ -28,6 +28,7 @@ from corral.api.dialects.place import renaming
 from corral.api.disconnect import run_for_client
 from corral.api.openapi import EVENTS, answers, body_of
 from corral.api.prepare_chat import prepare_chat
+from corral.api.render.warning import render_warnings
 from corral.api.respond import read_body, respond
 from corral.api.router import ApiRoute, PathParameter, Router
 from corral.api.state import AppState, state_of
@@ -79,8 +80,7 @@ async def count(request: Request) -> Response:
     parsed = await _parse(request, await parse_body(request, CountTokensRequest))
     with renaming(parsed.names):
         n = await count_tokens(request, parsed.chat)
-    warnings = {"warnings": parsed.chat.warnings} if parsed.chat.warnings else {}
-    return _with_id(request, JsonResponse({"input_tokens": n, **warnings}))
+    return _with_id(request, JsonResponse({"input_tokens": n, **render_warnings(parsed.chat.warnings)}))
 
 
 @_versioned.get("/v1/models", include_in_schema=False)

@@ -13,6 +13,7 @@ from corral.api.model import RenderContext
 from corral.api.prepare import PreparedCompletion
 from corral.api.prepare_chat import PreparedChat
 from corral.api.render import native
+from corral.api.render.warning import render_warnings
 from corral.api.sse import Comment, StreamFormat
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
 from corral.chat.message import arguments_of
@@ -90,7 +91,6 @@ class OllamaRenderer:
     def _end(self, choice: Choice) -> dict[str, Any]:
         done = choice.ended
         timings = done.timings
-        warnings = [*self._warnings, *self._text.warnings]
         return {
             "done": True,
             "done_reason": "length" if done.stop_type in UNFINISHED else "stop",
@@ -101,7 +101,7 @@ class OllamaRenderer:
             "eval_count": timings.predicted_n,
             "eval_duration": round(timings.predicted_ms * 1e6),
             **native.render_unmet(done),
-            **({"warnings": warnings} if warnings else {}),
+            **render_warnings([*self._warnings, *self._text.warnings]),
         }
 
     def _logprobs(self, choice: Choice, probs: list[TokenProbs]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from corral.api.prepare_chat import PreparedChat, prepare_chat
 from corral.api.prepare_embedding import prepare_inputs
 from corral.api.prepare_infill import InfillSettings, prepare_infill, require_marks
 from corral.api.render.embedding import render_data, shape
+from corral.api.render.warning import render_warnings
 from corral.api.respond import check_admission, respond
 from corral.api.router import ApiRoute, Router
 from corral.api.schema.chat import ChatRequest
@@ -197,7 +198,7 @@ async def _load(state: AppState, body: schema.AnswerFields, content: dict[str, A
         **content,
         "done": True,
         "done_reason": "unload" if is_unload else "load",
-        **({"warnings": body.warnings} if body.warnings else {}),
+        **render_warnings(body.warnings),
     }
     return EventStream(_one(answer), format=LINES) if body.stream else JsonResponse(answer)
 
@@ -252,8 +253,7 @@ async def _embed(
     def render() -> Any:
         data = render_data(shape(vectors, dimensions, _EUCLIDEAN), prepared.inputs, is_base64=False)
         rows = [each["embedding"] for each in data]
-        told = [*body.warnings, *explain_options(body.options, state.model.info.n_ctx)]
-        warnings = {"warnings": told} if told else {}
+        warnings = render_warnings([*body.warnings, *explain_options(body.options, state.model.info.n_ctx)])
         if is_one:
             return {"embedding": rows[0], **warnings}
         count = {

@@ -37,6 +37,7 @@ from corral.api.dialects.responses.stored import replay
 from corral.api.durable import DurableWork, work_in
 from corral.api.openapi import EVENTS, answers, body_of, queries, query
 from corral.api.prepare_chat import PreparedChat, prepare_chat
+from corral.api.render.warning import render_warnings
 from corral.api.respond import check_admission, open_choices, read_body, respond
 from corral.api.router import PathParameter, Router
 from corral.api.sse import EventStream
@@ -99,8 +100,8 @@ async def input_tokens(request: Request) -> Response:
     parsed = await parse_exchange(request, body, await open_exchange(request, body))
     with renaming(parsed.names):
         n = await count_tokens(request, parsed.chat)
-    warnings = {"warnings": parsed.chat.warnings} if parsed.chat.warnings else {}
-    return JsonResponse({"object": "response.input_tokens", "input_tokens": n, **warnings})
+    counted = {"object": "response.input_tokens", "input_tokens": n}
+    return JsonResponse({**counted, **render_warnings(parsed.chat.warnings)})
 
 
 @router.post(
