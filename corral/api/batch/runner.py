@@ -22,7 +22,7 @@ from corral.api.batch.call import Answer, call
 from corral.api.batch.line import Checked, Line, check_lines, parse_line, read_line
 from corral.api.batch.result_line import render_result, render_unrun
 from corral.core.errors import CorralError, InsufficientStorage
-from corral.storage.batch_record import BatchRecord, FileRecord, Outcome, Result, new_id
+from corral.storage.batch_record import BatchRecord, Counts, FileRecord, Outcome, Result, new_id
 from corral.storage.batch_store import BatchStore
 
 T = TypeVar("T")
@@ -69,10 +69,25 @@ class BatchRunner:
         run = self._runs[batch.id] = _Run(batch)
         self._background.spawn(self._supervise(run))
 
+    async def submit(self, batch: BatchRecord) -> None:
+        """Save a new batch, and run it."""
+        await self.on_disk(self._store.save_batch, batch)
+        self.add(batch)
+
     def find(self, owner: str, id: str) -> BatchRecord | None:
         """Return a batch of this key that has not ended."""
         run = self._runs.get(id)
         return run.batch if run is not None and run.batch.client.id == owner else None
+
+    async def load(self, owner: str, id: str) -> BatchRecord:
+        """Return a batch of this key; it is a running one's own record. Raises NotFound."""
+        running = self.find(owner, id)
+        return await self.on_disk(self._store.find_batch, owner, id) if running is None else running
+
+    async def progress(self, batch: BatchRecord) -> tuple[BatchRecord, Counts]:
+        """Return a batch as it is now, and how many of its lines have ended how."""
+        counts = await self.on_disk(self._store.counts, batch.id)
+        return self.find(batch.client.id, batch.id) or batch, counts
 
     def eta_s(self, id: str) -> int | None:
         """Return the expected time until a batch ends, from its lines so far."""

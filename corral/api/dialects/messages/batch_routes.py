@@ -29,7 +29,6 @@ from corral.api.routes.batch import find_batch
 from corral.api.routes.file import batches_of
 from corral.core.errors import Conflict, InvalidRequest
 from corral.storage.batch_record import BatchRecord, Counts, FileRecord, new_id
-from corral.storage.batch_store import BatchStore
 from corral.telemetry.scope import record_of
 
 router = Router()
@@ -73,9 +72,8 @@ async def create(request: Request) -> Response:
         expires_at=now + _WINDOW_S,
         total=len(body.requests),
     )
-    await runner.on_disk(store.save_batch, batch)
-    runner.add(batch)
-    return await _answer(request, runner, store, batch)
+    await runner.submit(batch)
+    return await _answer(request, runner, batch)
 
 
 @router.get(
@@ -96,32 +94,32 @@ async def batches(request: Request) -> Response:
     limit = parse_number(params.get("limit", str(_DEFAULT_LIMIT)), "limit", 1, _MAX_LIMIT)
     rest = found[first:end]
     page = rest[-limit:] if "before_id" in params else rest[:limit]
-    data = [await _render(request, runner, store, batch) for batch in page]
+    data = [await _render(request, runner, batch) for batch in page]
     return _with_id(request, JsonResponse(_render_page(data, len(rest) > limit)))
 
 
 @router.get("/v1/messages/batches/{id}", responses=answers(MESSAGE_BATCH, 404, 501))
 async def retrieve(request: Request, id: _Id) -> Response:
     """A batch, and how far it is, in Anthropic's shape."""
-    runner, store, owner = batches_of(request)
-    batch = await find_batch(runner, store, owner, id, is_messages=True)
-    return await _answer(request, runner, store, batch)
+    runner, _, owner = batches_of(request)
+    batch = await find_batch(runner, owner, id, is_messages=True)
+    return await _answer(request, runner, batch)
 
 
 @router.post("/v1/messages/batches/{id}/cancel", responses=answers(MESSAGE_BATCH, 404, 501))
 async def cancel(request: Request, id: _Id) -> Response:
     """Stop a batch; results that it has stay."""
-    runner, store, owner = batches_of(request)
-    batch = await find_batch(runner, store, owner, id, is_messages=True)
+    runner, _, owner = batches_of(request)
+    batch = await find_batch(runner, owner, id, is_messages=True)
     await runner.cancel(batch)
-    return await _answer(request, runner, store, batch)
+    return await _answer(request, runner, batch)
 
 
 @router.get("/v1/messages/batches/{id}/results", responses=answers(None, 404, 409, 501, also=[JSONL]))
 async def results(request: Request, id: _Id) -> Response:
     """The results of a batch that has ended, one per line."""
     runner, store, owner = batches_of(request)
-    batch = await find_batch(runner, store, owner, id, is_messages=True)
+    batch = await find_batch(runner, owner, id, is_messages=True)
     if not batch.is_ended:
         raise Conflict("the batch has not ended")
     return _with_id(request, respond_results(runner, store, batch.id, None))
@@ -131,7 +129,7 @@ async def results(request: Request, id: _Id) -> Response:
 async def delete(request: Request, id: _Id) -> Response:
     """Delete a batch that has ended, and its results."""
     runner, store, owner = batches_of(request)
-    batch = await find_batch(runner, store, owner, id, is_messages=True)
+    batch = await find_batch(runner, owner, id, is_messages=True)
     if not batch.is_ended:
         raise Conflict("the batch has not ended; cancel it first")
     await runner.on_disk(store.remove_batch, batch)
@@ -158,16 +156,12 @@ def _lines(requests: list[Any]) -> bytes:
     return b"".join(lines)
 
 
-async def _answer(request: Request, runner: BatchRunner, store: BatchStore, batch: BatchRecord) -> Response:
-    return _with_id(request, JsonResponse(await _render(request, runner, store, batch)))
+async def _answer(request: Request, runner: BatchRunner, batch: BatchRecord) -> Response:
+    return _with_id(request, JsonResponse(await _render(request, runner, batch)))
 
 
-async def _render(
-    request: Request, runner: BatchRunner, store: BatchStore, batch: BatchRecord
-) -> dict[str, Any]:
-    counts = await runner.on_disk(store.counts, batch.id)
-    batch = runner.find(batch.client.id, batch.id) or batch
-    return render_message_batch(batch, counts, str(request.base_url))
+async def _render(request: Request, runner: BatchRunner, batch: BatchRecord) -> dict[str, Any]:
+    return render_message_batch(*await runner.progress(batch), str(request.base_url))
 
 
 def render_message_batch(batch: BatchRecord, counts: Counts, base_url: str) -> dict[str, Any]:
