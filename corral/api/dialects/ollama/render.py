@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timezone
 from typing import Any
 
 from corral.api.choice import Choice
 from corral.api.dialects.ollama.error import render_error
+from corral.api.dialects.timestamp import timestamp
 from corral.api.json_encode import encode_json
 from corral.api.model import RenderContext
 from corral.api.prepare import PreparedCompletion
@@ -28,10 +28,6 @@ def encode_line(event: Any) -> bytes:
 
 
 LINES = StreamFormat(MEDIA_TYPE, encode_line, render_error)
-
-
-def now() -> str:
-    return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
 class OllamaRenderer:
@@ -81,7 +77,7 @@ class OllamaRenderer:
         return {**self._line(joined), **self._logprobs(choice, choice.probs), **self._end(choice)}
 
     def _line(self, piece: dict[str, Any]) -> dict[str, Any]:
-        frame: dict[str, Any] = {"model": self._model, "created_at": now(), "done": False}
+        frame: dict[str, Any] = {"model": self._model, "created_at": timestamp(time.time()), "done": False}
         rest = {name: value for name, value in piece.items() if name != "content"}
         content = piece.get("content", "")
         if self._is_chat:

@@ -21,8 +21,9 @@ from corral.api.dialects.ollama.keep_alive import (
 )
 from corral.api.dialects.ollama.option import explain_options
 from corral.api.dialects.ollama.parse import ParsedOllama, parse_chat, parse_generate
-from corral.api.dialects.ollama.render import LINES, MEDIA_TYPE, OllamaRenderer, now
+from corral.api.dialects.ollama.render import LINES, MEDIA_TYPE, OllamaRenderer
 from corral.api.dialects.place import renaming
+from corral.api.dialects.timestamp import timestamp
 from corral.api.embed import embed, prepare_embedding, require_embeddings
 from corral.api.embed import respond as respond_vectors
 from corral.api.openapi import answers, body_of
@@ -194,7 +195,7 @@ async def _load(state: AppState, body: schema.AnswerFields, content: dict[str, A
     apply_keep_alive(body.keep_alive, state)
     answer = {
         "model": body.model or state.model.name,
-        "created_at": now(),
+        "created_at": timestamp(time.time()),
         **content,
         "done": True,
         "done_reason": "unload" if is_unload else "load",
