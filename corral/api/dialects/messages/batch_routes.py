@@ -21,7 +21,7 @@ from corral.api.batch.schema import (
     MessageBatchRequest,
 )
 from corral.api.body import JsonResponse, parse_body
-from corral.api.dialects.messages.error import ID_HEADER
+from corral.api.dialects.messages.reply import render_page, with_id
 from corral.api.dialects.responses.page import parse_number
 from corral.api.openapi import answers, body_of, queries, query
 from corral.api.router import PathParameter, Router
@@ -95,7 +95,7 @@ async def batches(request: Request) -> Response:
     rest = found[first:end]
     page = rest[-limit:] if "before_id" in params else rest[:limit]
     data = [await _render(request, runner, batch) for batch in page]
-    return _with_id(request, JsonResponse(_render_page(data, len(rest) > limit)))
+    return with_id(request, JsonResponse(render_page(data, len(rest) > limit)))
 
 
 @router.get("/v1/messages/batches/{id}", responses=answers(MESSAGE_BATCH, 404, 501))
@@ -122,7 +122,7 @@ async def results(request: Request, id: _Id) -> Response:
     batch = await find_batch(runner, owner, id, is_messages=True)
     if not batch.is_ended:
         raise Conflict("the batch has not ended")
-    return _with_id(request, respond_results(runner, store, batch.id, None))
+    return with_id(request, respond_results(runner, store, batch.id, None))
 
 
 @router.delete("/v1/messages/batches/{id}", responses=answers(MESSAGE_BATCH_DELETED, 404, 409, 501))
@@ -134,7 +134,7 @@ async def delete(request: Request, id: _Id) -> Response:
         raise Conflict("the batch has not ended; cancel it first")
     await runner.on_disk(store.remove_batch, batch)
     await runner.on_disk(store.remove_file, owner, batch.input_file_id)
-    return _with_id(request, JsonResponse({"id": id, "type": "message_batch_deleted"}))
+    return with_id(request, JsonResponse({"id": id, "type": "message_batch_deleted"}))
 
 
 def _lines(requests: list[Any]) -> bytes:
@@ -157,7 +157,7 @@ def _lines(requests: list[Any]) -> bytes:
 
 
 async def _answer(request: Request, runner: BatchRunner, batch: BatchRecord) -> Response:
-    return _with_id(request, JsonResponse(await _render(request, runner, batch)))
+    return with_id(request, JsonResponse(await _render(request, runner, batch)))
 
 
 async def _render(request: Request, runner: BatchRunner, batch: BatchRecord) -> dict[str, Any]:
@@ -188,11 +188,6 @@ def render_message_batch(batch: BatchRecord, counts: Counts, base_url: str) -> d
     }
 
 
-def _render_page(data: list[dict[str, Any]], has_more: bool) -> dict[str, Any]:
-    ends = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-    return {"data": data, "has_more": has_more, "first_id": ends[0], "last_id": ends[1]}
-
-
 def _index(ids: list[str], id: str, field: str) -> int:
     if id not in ids:
         raise InvalidRequest(f"batch '{id:.64}' not found", field=field)
@@ -202,8 +197,3 @@ def _index(ids: list[str], id: str, field: str) -> int:
 def _date(seconds: int | None) -> str | None:
     """Return a time as in RFC 3339."""
     return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc).isoformat()
-
-
-def _with_id(request: Request, response: Response) -> Response:
-    response.headers[ID_HEADER.decode()] = record_of(request).id
-    return response

@@ -21,9 +21,3 @@ def render_model(name: str, info: ModelInfo | None, started_at: int, max_predict
         "max_input_tokens": n_ctx,
         "max_tokens": max_predict if max_predict >= 0 else n_ctx,
     }
-
-
-def render_models(models: list[dict[str, Any]]) -> dict[str, Any]:
-    ids = [model["id"] for model in models]
-    first, last = (ids[0], ids[-1]) if ids else (None, None)
-    return {"data": models, "has_more": False, "first_id": first, "last_id": last}
