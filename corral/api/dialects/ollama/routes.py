@@ -173,8 +173,7 @@ async def pull(request: Request) -> Response:
     """Success, if it is the model that is loaded."""
     body = await parse_body(request, schema.OllamaPullRequest)
     model_list.require_model(body.model or body.name, state_of(request).model)
-    status = {"status": "success"}
-    return EventStream(_one(status), format=LINES) if body.stream else JsonResponse(status)
+    return _respond_once({"status": "success"}, body.stream)
 
 
 async def _read(request: Request, model: type[AnswerT]) -> AnswerT:
@@ -201,7 +200,7 @@ async def _load(state: AppState, body: schema.AnswerFields, content: dict[str, A
         "done_reason": "unload" if is_unload else "load",
         **render_warnings(body.warnings),
     }
-    return EventStream(_one(answer), format=LINES) if body.stream else JsonResponse(answer)
+    return _respond_once(answer, body.stream)
 
 
 async def _answer(
@@ -267,5 +266,10 @@ async def _embed(
     return await respond_vectors(state.pools, vectors, render)
 
 
-async def _one(line: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
-    yield line
+def _respond_once(answer: dict[str, Any], is_stream: bool) -> Response:
+    """Answer with an object, which is the only line of a stream."""
+
+    async def lines() -> AsyncGenerator[dict[str, Any]]:
+        yield answer
+
+    return EventStream(lines(), format=LINES) if is_stream else JsonResponse(answer)
