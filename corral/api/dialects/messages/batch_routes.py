@@ -22,8 +22,8 @@ from corral.api.batch.schema import (
 )
 from corral.api.body import JsonResponse, parse_body
 from corral.api.dialects.messages.reply import render_page, with_id
-from corral.api.dialects.responses.page import parse_number
 from corral.api.openapi import answers, body_of, queries, query
+from corral.api.query_number import query_number
 from corral.api.router import PathParameter, Router
 from corral.api.routes.batch import find_batch
 from corral.api.routes.file import batches_of
@@ -91,7 +91,7 @@ async def batches(request: Request) -> Response:
         first = _index(ids, params["after_id"], "after_id") + 1
     if "before_id" in params:
         end = _index(ids, params["before_id"], "before_id")
-    limit = parse_number(params.get("limit", str(_DEFAULT_LIMIT)), "limit", 1, _MAX_LIMIT)
+    limit = query_number(request, "limit", _DEFAULT_LIMIT, 1, _MAX_LIMIT)
     rest = found[first:end]
     page = rest[-limit:] if "before_id" in params else rest[:limit]
     data = [await _render(request, runner, batch) for batch in page]

@@ -19,7 +19,7 @@ from corral.api.dialects.responses.background import STREAM, start_run
 from corral.api.dialects.responses.compact import CompactionRenderer, ask_summary
 from corral.api.dialects.responses.exchange import Exchange, open_exchange, parse_exchange
 from corral.api.dialects.responses.mcp import is_mcp
-from corral.api.dialects.responses.page import QUERIES, parse_number, render_page
+from corral.api.dialects.responses.page import QUERIES, render_page
 from corral.api.dialects.responses.parse import ParsedResponses
 from corral.api.dialects.responses.render import ResponsesRenderer, render_frame
 from corral.api.dialects.responses.run import Run
@@ -37,6 +37,7 @@ from corral.api.dialects.responses.stored import replay
 from corral.api.durable import DurableWork, work_in
 from corral.api.openapi import EVENTS, answers, body_of, queries, query
 from corral.api.prepare_chat import PreparedChat, prepare_chat
+from corral.api.query_number import query_number
 from corral.api.render.warning import render_warnings
 from corral.api.respond import check_admission, open_choices, read_body, respond
 from corral.api.router import PathParameter, Router
@@ -217,11 +218,9 @@ async def _events(
 
 def _first_event(request: Request) -> int | None:
     """Return the number of the first event to send; None: send the response instead of events."""
-    params = request.query_params
-    if params.get("stream", "false") not in ("true", "1"):
+    if request.query_params.get("stream", "false") not in ("true", "1"):
         return None
-    after = params.get("starting_after")
-    return 0 if after is None else parse_number(after, "starting_after", 0, _MAX_EVENTS) + 1
+    return query_number(request, "starting_after", -1, 0, _MAX_EVENTS) + 1
 
 
 async def _stream(events: Iterable[dict[str, Any]]) -> AsyncGenerator[dict[str, Any]]:
