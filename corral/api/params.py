@@ -50,6 +50,8 @@ class Baseline:
     adapters: frozenset[int] = frozenset()
     media: RequestMedia | None = None
     max_predict: int = -1  # tokens of any answer; -1: no limit
+    n_batch: int = 0  # of prefix and suffix of an infill
+    is_suffix_first: bool = False  # in an infill
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         return self.tokenize_all([(text, add_special, parse_special)])[0]

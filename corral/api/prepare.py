@@ -97,6 +97,8 @@ class PrepareContext:
     pools: Pools
     runner: Runner
     max_response_bytes: int
+    n_batch: int
+    is_suffix_first: bool
 
     def baseline(self, media: RequestMedia | None = None) -> Baseline:
         info, defaults = self.model.info, self.defaults
@@ -109,6 +111,8 @@ class PrepareContext:
             self.adapters.ids,
             media,
             defaults.max_predict,
+            self.n_batch,
+            self.is_suffix_first,
         )
 
     async def load_media(

@@ -30,7 +30,7 @@ from corral.api.openapi import answers, body_of
 from corral.api.prepare import PreparedCompletion, prepare_completion
 from corral.api.prepare_chat import PreparedChat, prepare_chat
 from corral.api.prepare_embedding import prepare_inputs
-from corral.api.prepare_infill import InfillSettings, prepare_infill, require_marks
+from corral.api.prepare_infill import prepare_infill, require_marks
 from corral.api.render.embedding import render_data, shape
 from corral.api.render.warning import render_warnings
 from corral.api.respond import check_admission, respond
@@ -226,8 +226,7 @@ async def _prepare(
         return chat.completion, chat
     if isinstance(asked, InfillRequest):
         require_marks(state.model.vocab.fim)
-        settings = InfillSettings(state.settings.engine.n_batch, state.settings.server.spm_infill)
-        return await prepare_infill(request, asked, state.prepare, settings), None
+        return await prepare_infill(request, asked, state.prepare), None
     assert isinstance(asked, CompletionRequest)
     return await prepare_completion(request, asked, state.prepare), None
 
