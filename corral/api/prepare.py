@@ -241,7 +241,7 @@ def _plan_prompts(prompt: Any, base: Baseline) -> list[list[int]]:
 def _tokenize_prompt(prompt: Any, base: Baseline) -> list[int]:
     content = content_of(prompt, "prompt")
     refuse_hopeless(content, base.vocab, base.n_ctx)
-    return tokenize_mixed(content, base, base.vocab.n_tokens, base.system.is_empty, True, "prompt")
+    return tokenize_mixed(content, base, base.system.is_empty, True, "prompt")
 
 
 def _sample_params(params: GenerationParams, sample: int) -> GenerationParams:

@@ -184,9 +184,7 @@ def _tokenize_parts(request: InfillRequest, vocab: Vocab, n_ctx: int) -> tuple[P
         "extra": last_items(whole["extra"], n_ctx),
     }
     tokens = {
-        name: tokenize_mixed(
-            near[name], vocab, vocab.n_tokens, False, False, request.name_of(f"input_{name}")
-        )
+        name: tokenize_mixed(near[name], vocab, False, False, request.name_of(f"input_{name}"))
         for name in near
     }
     prompt = vocab.tokenize(request.prompt, add_special=False, parse_special=True)
