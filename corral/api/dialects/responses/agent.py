@@ -99,7 +99,7 @@ class _Agent:
             frame,
             self._exchange.input,
             self._exchange.keep,
-            self._access,
+            hosted=self._access,
         )
         self._prepared = prepared
 
