@@ -117,8 +117,7 @@ class _Agent:
             async for event in self._run_call(call):
                 yield event
         if approved:
-            self._prepared = await self._prepare_turn()
-            self.renderer.begin_turn(self._parsed, self._prepared)
+            await self._begin_turn()
         while True:
             async for event in self._run_turn():
                 yield event
@@ -129,19 +128,19 @@ class _Agent:
                     yield event
             if not pending or asks or self.renderer.wants_client or self._is_spent():
                 break
-            self._prepared = await self._prepare_turn()
-            self.renderer.begin_turn(self._parsed, self._prepared)
+            await self._begin_turn()
         for event in self.renderer.end():
             yield event
 
+    async def _begin_turn(self) -> None:
+        self._prepared = await self._prepare_turn()
+        self.renderer.begin_turn(self._parsed, self._prepared)
+
     async def _prepare_turn(self, is_first: bool = False) -> PreparedChat:
-        body = self._body
-        if not is_first:
+        body, exchange = self._body, self._exchange
+        if self._n_left <= 0 or not is_first:
             choice = "auto" if self._n_left > 0 else "none"
             body = body.model_copy(update={"tool_choice": choice})
-        elif self._n_left <= 0:
-            body = body.model_copy(update={"tool_choice": "none"})
-        exchange = self._exchange
         if not is_first:
             if body.n_predict >= 0:
                 body = body.model_copy(update={"n_predict": body.n_predict - self.renderer.n_output})
