@@ -9,7 +9,7 @@ from typing import Any
 from corral.api.dialects.effort import known_effort
 from corral.api.dialects.messages.block import BlockRemarks
 from corral.api.dialects.messages.conversation import Conversation
-from corral.api.dialects.messages.schema import MessagesFields, OutputFormat
+from corral.api.dialects.messages.schema import MessagesFields
 from corral.api.dialects.messages.tool import parse_choice, parse_tools
 from corral.api.dialects.remarks import generation_fields, nested_warnings
 from corral.api.schema.chat import ChatRequest
@@ -83,8 +83,4 @@ def _format_fields(body: MessagesFields, names: dict[str, str]) -> dict[str, Any
     if format is None:
         return {}
     names["response_format"] = f"{place}.schema"
-    return {"response_format": _json_schema(format)}
-
-
-def _json_schema(format: OutputFormat) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"schema": format.schema_}}
+    return {"response_format": {"type": "json_schema", "json_schema": {"schema": format.schema_}}}
