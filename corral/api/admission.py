@@ -126,6 +126,4 @@ def queue_headers(place: int, wait_s: float) -> dict[str, str]:
 
 
 def _refusal(message: str, wait_s: float) -> Unavailable:
-    error = Unavailable(message)
-    error.retry_after_s = max(1, math.ceil(wait_s))
-    return error
+    return Unavailable(message, retry_after_s=max(1, math.ceil(wait_s)))

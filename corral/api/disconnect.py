@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from starlette.types import Receive
+
+from corral.api.background import cancel
 
 T = TypeVar("T")
 
@@ -26,10 +27,7 @@ async def run_for_client(work: Coroutine[Any, Any, T], receive: Receive) -> T:
             raise ClientGone
         return task.result()
     finally:
-        for future in (task, gone):
-            future.cancel()
-            with contextlib.suppress(BaseException):
-                await future
+        await cancel(task, gone)
 
 
 async def _disconnect(receive: Receive) -> None:

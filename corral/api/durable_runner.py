@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import urlencode
 
 from starlette.types import ASGIApp, Message, Send
 
+from corral.api.background import Background
 from corral.api.batch.call import Receive, make_scope
 from corral.api.durable import DurableWork, set_work
 from corral.api.followed_stream import set_session
 from corral.api.state import AppState
 from corral.api.stream_session import StreamSession
-from corral.api.trust import mark_internal
 from corral.storage.journal import Journal
 from corral.storage.journal_record import History
-from corral.telemetry.scope import record_in
 
 _REFUSED = (429, 503, 529)
 _NO_ROOM = 507
@@ -38,7 +35,7 @@ class DurableRunner:
         self._journal = journal
         self._app = app
         self._is_ready = is_ready
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     def start(self) -> None:
         """Make all streams known at once; they continue when their models are loaded."""
@@ -52,13 +49,10 @@ class DurableRunner:
             session.ping_s = max(0, self._state.settings.server.sse_ping_s)
             session.run(self._run(history, session))
         self._journal.found = []
-        self._spawn(self._sweep())
+        self._background.spawn(self._sweep())
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-            with contextlib.suppress(BaseException):
-                await task
+        await self._background.close()
 
     def _restore_response(self, history: History) -> None:
         if history.is_complete and self._state.settings.server.responses_path:
@@ -66,7 +60,7 @@ class DurableRunner:
         place = history.opening.client.id, history.opening.id
         restoring = self._state.responses.restoring
         restoring.add(place)
-        self._spawn(self._run(history, None, lambda: restoring.discard(place)))
+        self._background.spawn(self._run(history, None, lambda: restoring.discard(place)))
 
     async def _run(
         self, history: History, session: StreamSession | None, on_start: Callable[[], None] = lambda: None
@@ -88,9 +82,7 @@ class DurableRunner:
         opening = history.opening
         headers = {**opening.headers, "content-length": str(len(opening.body))}
         query = urlencode({"model": opening.model_name, "autoload": "true"}) if opening.model_name else ""
-        scope = make_scope(opening.path, headers, query)
-        mark_internal(scope)
-        record_in(scope).client = opening.client
+        scope = make_scope(opening.path, headers, opening.client, query)
         work = DurableWork(self._journal, opening, history, session)
         set_work(scope, work)
         if session is not None:
@@ -107,11 +99,6 @@ class DurableRunner:
         while True:
             await asyncio.sleep(_SWEEP_S)
             await self._journal.run(self._journal.sweep)
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 class _Answer:

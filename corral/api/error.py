@@ -12,7 +12,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from corral.api.dialects.error_shape import shape_of
-from corral.core.errors import CorralError, TooManyRequests, Unavailable
+from corral.core.errors import CorralError, Unavailable
 from corral.core.result import Loading
 from corral.telemetry.scope import record_in
 
@@ -32,8 +32,7 @@ def render_error(error: CorralError) -> dict[str, Any]:
 def render_error_for(scope: Scope, error: CorralError) -> tuple[int, dict[str, Any], dict[str, str]]:
     """Return status, body and headers of an error response."""
     shape = shape_of(scope)
-    retry_after_s = error.retry_after_s if isinstance(error, Unavailable | TooManyRequests) else None
-    headers = {"retry-after": str(retry_after_s)} if retry_after_s is not None else {}
+    headers = {"retry-after": str(error.retry_after_s)} if error.retry_after_s is not None else {}
     if shape is None:
         return error.status, render_error(error), headers
     id = record_in(scope).id

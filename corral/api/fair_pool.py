@@ -83,9 +83,8 @@ class FairPool:
         sharing = [each for each in self._accounts.values() if each.waiting or each is account]
         has_share = len(sharing) > 1 and len(account.waiting) < n_waiting / len(sharing)
         if expected_s > BEHIND_S and not has_share:
-            error = Unavailable(f"the server is behind: {n_waiting} requests wait to be read or answered")
-            error.retry_after_s = math.ceil(expected_s)
-            raise error
+            message = f"the server is behind: {n_waiting} requests wait to be read or answered"
+            raise Unavailable(message, retry_after_s=math.ceil(expected_s))
 
     async def _wait(self, account: _Account) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -9,38 +9,31 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message, Scope, Send
 
-from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.sse import SSE
 from corral.api.stream_session import StreamSession, StreamSessions
+from corral.api.streamed_response import UNBUFFERED, StreamedResponse
 from corral.core.errors import InvalidRequest, NotFound, Unavailable
 from corral.telemetry.scope import record_of
 
 MAX_OFFSET = 9_999_999_999
 _SESSION = "corral.session"
-_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
-class FollowedStream(Response):
+class FollowedStream(StreamedResponse):
     """Sends a stream from an offset on, until it ends or the client leaves."""
 
     def __init__(self, session: StreamSession, offset: int = 0, has_ids: bool = False) -> None:
-        self.raw_headers = [(b"content-type", SSE.media_type.encode()), *_HEADERS]
+        super().__init__(SSE.media_type)
+        self.raw_headers += UNBUFFERED
         if session.has_ids:
             self.raw_headers.append((b"x-conversation-id", session.id.encode("latin-1")))
         self._session = session
         self._offset = offset
         self._has_ids = has_ids
-        self.background = None
-        self.status_code = 200
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        with contextlib.suppress(ClientGone):
-            await run_for_client(self._forward(send), receive)
-
-    async def _forward(self, send: Send) -> None:
+    async def _produce(self, send: Send) -> None:
         async with contextlib.aclosing(self._session.events(self._offset, self._has_ids)) as parts:
             async for part in parts:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
@@ -52,7 +45,8 @@ async def resume(session: StreamSession | None, place: str, has_ids: bool = Fals
     if session is None:
         raise NotFound("Stream not found or expired")
     if not (session.start or session.ended_at or session.is_replaying):
-        raise _not_begun()
+        message = "the stream has not begun: its request waits for a model or for a slot"
+        raise Unavailable(message, retry_after_s=1)
     number = place.rpartition(".")[2] if session.has_ids else place
     if not (number.isascii() and number.isdecimal() and int(number) <= MAX_OFFSET):
         raise InvalidRequest("must be an offset, or the id of an event", field="from")
@@ -82,12 +76,6 @@ async def detach(
 def cancelled() -> InvalidRequest:
     """Return the error for the client of a stream that was stopped before it began."""
     return InvalidRequest("the request was cancelled: its stream was stopped")
-
-
-def _not_begun() -> Unavailable:
-    error = Unavailable("the stream has not begun: its request waits for a model or for a slot")
-    error.retry_after_s = 1
-    return error
 
 
 async def _respond(responding: Coroutine[Any, Any, Response], scope: Scope, session: StreamSession) -> None:

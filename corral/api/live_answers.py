@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeGuard
 
+from corral.api.background import Background
 from corral.api.choice import Choice, Renderer
 from corral.api.durable import DurableWork
 from corral.api.engine import Engine
@@ -82,7 +83,7 @@ class LiveAnswers:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._live: dict[tuple[str, str], Live] = {}
-        self._resuming: set[asyncio.Task[ControlOutcome]] = set()
+        self._background = Background()
 
     def add(
         self, client: Client, id: str, choices: Sequence[Choice], work: DurableWork | None = None
@@ -132,6 +133,4 @@ class LiveAnswers:
         return outcome
 
     def _resume(self, client: Client, id: str) -> None:
-        resuming = asyncio.ensure_future(self.control(client, id, ControlVerb.RESUME))
-        self._resuming.add(resuming)
-        resuming.add_done_callback(self._resuming.discard)
+        self._background.spawn(self.control(client, id, ControlVerb.RESUME))

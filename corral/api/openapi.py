@@ -251,7 +251,8 @@ def _nullable(schema: Schema) -> Schema:
 def _or_null(field: Schema) -> Schema:
     if kinds := field.get("type"):
         kinds = [kinds] if isinstance(kinds, str) else kinds
-        return {**field, "type": [*kinds, "null"], **_with_null(field, "enum")}
+        values = {"enum": [*field["enum"], None]} if "enum" in field else {}
+        return {**field, "type": [*kinds, "null"], **values}
     if "anyOf" in field:
         null = {"type": "null"}
         return field if null in field["anyOf"] else {**field, "anyOf": [*field["anyOf"], null]}
@@ -259,10 +260,6 @@ def _or_null(field: Schema) -> Schema:
         rest = {key: item for key, item in field.items() if key != "$ref"}
         return {**rest, "anyOf": [{"$ref": field["$ref"]}, {"type": "null"}]}
     return field
-
-
-def _with_null(field: Schema, name: str) -> Schema:
-    return {name: [*field[name], None]} if name in field else {}
 
 
 def _error_schema() -> Schema:

@@ -50,9 +50,12 @@ class Baseline:
     adapters: frozenset[int] = frozenset()
     media: RequestMedia | None = None
     max_predict: int = -1  # tokens of any answer; -1: no limit
+    n_batch: int = 0  # of prefix and suffix of an infill
+    is_suffix_first: bool = False  # in an infill
 
-    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
-        return self.tokenize_all([(text, add_special, parse_special)])[0]
+    @property
+    def n_tokens(self) -> int:
+        return self.vocab.n_tokens
 
     def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
         """Tokenize texts in which media may be marked."""
@@ -179,7 +182,7 @@ def _prepare_sampling(
     if "dry_sequence_breakers" in own:
         own["dry_sequence_breakers"] = tuple(own["dry_sequence_breakers"])
     if own.get("penalty_prompt") is not None:
-        tokens = tokenize_mixed(own["penalty_prompt"], vocab, vocab.n_tokens, False, True, "penalty_prompt")
+        tokens = tokenize_mixed(own["penalty_prompt"], vocab, False, True, "penalty_prompt")
         own["penalty_prompt"] = tuple(tokens)
     bias = list(defaults.logit_bias)
     if "logit_bias" in own:

@@ -12,9 +12,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from corral.api.body import JsonResponse
-from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.json_encode import PIECE_BYTES, encode_pieces
 from corral.api.pools import Pools
+from corral.api.streamed_response import StreamedResponse
 from corral.telemetry.scope import current_record
 
 LONG_BYTES = 2 * PIECE_BYTES  # of an answer that is not rendered on the event loop
@@ -36,7 +36,7 @@ async def respond_json(
     return PieceResponse(pools, first, pieces, headers)
 
 
-class PieceResponse(Response):
+class PieceResponse(StreamedResponse):
     """Sends pieces as the client reads them. Its length is known only at the end."""
 
     def __init__(
@@ -46,20 +46,14 @@ class PieceResponse(Response):
         pieces: Generator[bytes, None, None],
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.status_code = 200
-        self.background = None
-        self.raw_headers = [(b"content-type", JsonResponse.media_type.encode())]
-        self.raw_headers += [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+        super().__init__(JsonResponse.media_type, headers)
         self._pools = pools
         self._first = first
         self._pieces = pieces
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await run_for_client(self._produce(send), receive)
-        except ClientGone:
-            return
+            await super().__call__(scope, receive, send)
         finally:
             await self._pools.continue_text(self._pieces.close)  # what is long takes a while to be freed
 
@@ -67,11 +61,8 @@ class PieceResponse(Response):
         piece = self._first
         while piece is not None:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
-            piece = await self._next_piece()
+            piece = await self._pools.continue_text(next, self._pieces, None)
         await send({"type": "http.response.body", "body": b""})
-
-    async def _next_piece(self) -> bytes | None:
-        return await self._pools.continue_text(next, self._pieces, None)
 
 
 def _pieces(render: Callable[[], Any], on_end: Callable[[], None]) -> Generator[bytes, None, None]:

@@ -23,7 +23,12 @@ from corral.api.params import Baseline, cap_warnings, idle_warnings, prepare_bou
 from corral.api.pools import SHORT_BYTES, Pools, body_bytes
 from corral.api.prompt import as_list, content_of, refuse_hopeless, tokenize_mixed
 from corral.api.schema.completion import CompletionRequest, GenerationFields
-from corral.api.system_prompt import NO_SYSTEM_PROMPT, SystemPrompt, prepare_system_prompt
+from corral.api.system_prompt import (
+    NO_SYSTEM_PROMPT,
+    SystemPrompt,
+    parse_system_prompt,
+    tokenize_system_prompt,
+)
 from corral.core.errors import InvalidRequest
 from corral.core.params import RANDOM_SEED, GenerationParams, Guidance
 from corral.core.task import Task
@@ -97,6 +102,8 @@ class PrepareContext:
     pools: Pools
     runner: Runner
     max_response_bytes: int
+    n_batch: int
+    is_suffix_first: bool
 
     def baseline(self, media: RequestMedia | None = None) -> Baseline:
         info, defaults = self.model.info, self.defaults
@@ -109,6 +116,8 @@ class PrepareContext:
             self.adapters.ids,
             media,
             defaults.max_predict,
+            self.n_batch,
+            self.is_suffix_first,
         )
 
     async def load_media(
@@ -222,8 +231,10 @@ def plan_completion(body: CompletionRequest, base: Baseline) -> TaskPlan:
 
 def apply_system_prompt(body: GenerationFields, base: Baseline) -> tuple[Baseline, SystemPrompt | None]:
     """Return the baseline with the request's system prompt, and that prompt if it has one."""
-    system, change = prepare_system_prompt(body.system_prompt, base.vocab, base.n_ctx, base.system)
-    return base if change is None else replace(base, system=system), change
+    if body.system_prompt is None:
+        return base, None
+    change = tokenize_system_prompt(parse_system_prompt(body.system_prompt), base.vocab, base.n_ctx)
+    return replace(base, system=change), change
 
 
 def _plan_prompts(prompt: Any, base: Baseline) -> list[list[int]]:
@@ -237,7 +248,7 @@ def _plan_prompts(prompt: Any, base: Baseline) -> list[list[int]]:
 def _tokenize_prompt(prompt: Any, base: Baseline) -> list[int]:
     content = content_of(prompt, "prompt")
     refuse_hopeless(content, base.vocab, base.n_ctx)
-    return tokenize_mixed(content, base, base.vocab.n_tokens, base.system.is_empty, True, "prompt")
+    return tokenize_mixed(content, base, base.system.is_empty, True, "prompt")
 
 
 def _sample_params(params: GenerationParams, sample: int) -> GenerationParams:

@@ -158,7 +158,7 @@ def _tokenize(item: Any, fit: Fit, name: str) -> tuple[list[int], bool]:
     content = content_of(item, name)
     parts = [content] if isinstance(content, str) else content
     short = [fit.text(part, name) if isinstance(part, str) else part for part in parts]
-    tokens = tokenize_mixed(short, fit.tokenizer, fit.vocab.n_tokens, True, True, name)
+    tokens = tokenize_mixed(short, fit.tokenizer, True, True, name)
     if not tokens:
         raise InvalidRequest("Input content cannot be empty", field=name)
     if not fit.is_too_long(len(tokens)):

@@ -79,33 +79,23 @@ class Parts:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class InfillSettings:
-    """The server's side of every infill."""
-
-    n_batch: int
-    is_suffix_first: bool = False
-
-
 async def prepare_infill(
-    request: Request, body: InfillRequest, context: PrepareContext, settings: InfillSettings
+    request: Request, body: InfillRequest, context: PrepareContext
 ) -> PreparedCompletion:
-    plan = await context.pools.run_prompt(plan_infill, body, context.baseline(), settings)
+    plan = await context.pools.run_prompt(plan_infill, body, context.baseline())
     return await context.make_tasks(request, body, plan)
 
 
-def plan_infill(body: InfillRequest, base: Baseline, settings: InfillSettings) -> TaskPlan:
+def plan_infill(body: InfillRequest, base: Baseline) -> TaskPlan:
     base, change = apply_system_prompt(body, base)
     vocab, system = base.vocab, base.system
     params = prepare_bound_params(body, base)
     refuse_hopeless(body.prompt, vocab, base.n_ctx)
     parts, clipped = _tokenize_parts(body, vocab, base.n_ctx)
     bos = [vocab.bos] if vocab.adds_bos and system.is_empty else []
-    frame = Frame(require_marks(vocab.fim), bos, settings.is_suffix_first)
+    frame = Frame(require_marks(vocab.fim), bos, base.is_suffix_first)
     n_ctx = base.n_ctx - len(system.tokens)
-    sizes = plan_sizes(
-        parts.sizes, len(parts.prompt), frame.n_tokens, params.n_predict, settings.n_batch, n_ctx
-    )
+    sizes = plan_sizes(parts.sizes, len(parts.prompt), frame.n_tokens, params.n_predict, base.n_batch, n_ctx)
     tokens = system.before(join_parts(parts.cut(sizes), frame), base.n_ctx)
     names = {name: body.name_of(f"input_{name}") for name in _ENDS if name != "extra" or body.input_extra}
     return TaskPlan([tokens], params, change, _explain_cut(names, parts.sizes, sizes, clipped))
@@ -194,9 +184,7 @@ def _tokenize_parts(request: InfillRequest, vocab: Vocab, n_ctx: int) -> tuple[P
         "extra": last_items(whole["extra"], n_ctx),
     }
     tokens = {
-        name: tokenize_mixed(
-            near[name], vocab, vocab.n_tokens, False, False, request.name_of(f"input_{name}")
-        )
+        name: tokenize_mixed(near[name], vocab, False, False, request.name_of(f"input_{name}"))
         for name in near
     }
     prompt = vocab.tokenize(request.prompt, add_special=False, parse_special=True)

@@ -20,7 +20,7 @@ from corral.api.prepare import (
     plan_completion,
     prepare_prompts,
 )
-from corral.api.prepare_infill import InfillSettings, missing_marks, plan_infill
+from corral.api.prepare_infill import missing_marks, plan_infill
 from corral.api.prompt import as_list, content_of
 from corral.api.schema.completion import GenerationFields
 from corral.api.schema.infill import InfillRequest
@@ -32,7 +32,7 @@ MAX_PROMPT_PROBS = 1024  # at a position: the engine finds them for several at o
 
 
 async def prepare_text(
-    request: Request, body: OpenAICompletionRequest, context: PrepareContext, infill: InfillSettings
+    request: Request, body: OpenAICompletionRequest, context: PrepareContext
 ) -> PreparedCompletion:
     _refuse_conflicts(body)
     asked = body
@@ -42,16 +42,14 @@ async def prepare_text(
     if body.best_of is not None:
         asked = asked.with_field("n", body.n_drawn, "best_of")
     n_prompt_probs = body.n_shown if body.echo and body.shows_probs else -1
-    return await prepare_prompts(request, asked, context, partial(plan_text, infill, n_prompt_probs))
+    return await prepare_prompts(request, asked, context, partial(plan_text, n_prompt_probs))
 
 
-def plan_text(
-    infill: InfillSettings, n_prompt_probs: int, body: OpenAICompletionRequest, base: Baseline
-) -> TaskPlan:
+def plan_text(n_prompt_probs: int, body: OpenAICompletionRequest, base: Baseline) -> TaskPlan:
     if body.echo and base.media is not None:
         raise InvalidRequest("a prompt with images or audio cannot be repeated", field="echo")
     if body.suffix:
-        return _plan_suffix(body, base, infill)
+        return _plan_suffix(body, base)
     plan = plan_completion(body, base)
     return plan if n_prompt_probs < 0 else _with_prompt_probs(plan, body, n_prompt_probs)
 
@@ -78,12 +76,12 @@ def _with_prompt_probs(plan: TaskPlan, body: OpenAICompletionRequest, n_probs: i
     return replace(plan, params=params)
 
 
-def _plan_suffix(body: OpenAICompletionRequest, base: Baseline, infill: InfillSettings) -> TaskPlan:
+def _plan_suffix(body: OpenAICompletionRequest, base: Baseline) -> TaskPlan:
     missing = missing_marks(base.vocab.fim)
     if missing:
         raise InvalidRequest(f"this model cannot infill: it has {missing}", field="suffix")
     items, _ = as_list(body.prompt, "prompt")
-    plans = [plan_infill(_as_infill(body, item), base, infill) for item in items]
+    plans = [plan_infill(_as_infill(body, item), base) for item in items]
     warnings = list(dict.fromkeys(warning for plan in plans for warning in plan.warnings))
     return replace(plans[0], prompts=[plan.prompts[0] for plan in plans], warnings=warnings)
 

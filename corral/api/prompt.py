@@ -13,6 +13,9 @@ from corral.text.vocab import Segment
 class Tokenizer(Protocol):
     """A vocabulary, optionally with support for marked media in texts."""
 
+    @property
+    def n_tokens(self) -> int: ...
+
     def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]: ...
 
 
@@ -41,7 +44,6 @@ def content_of(prompt: Any, field: str) -> str | list[Any]:
 def tokenize_mixed(
     content: str | Sequence[Any],
     tokenizer: Tokenizer,
-    n_vocab: int,
     add_special: bool,
     parse_special: bool,
     field: str,
@@ -54,6 +56,7 @@ def tokenize_mixed(
     if isinstance(content, str):
         return next(tokenized)
     tokens: list[int] = []
+    n_vocab = tokenizer.n_tokens
     for item in items:
         if isinstance(item, str):
             tokens += next(tokenized)

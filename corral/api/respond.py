@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from corral.api.admission import describe_position, queue_headers, watch_deadline
+from corral.api.background import cancel
 from corral.api.body import parse_body
 from corral.api.choice import Choice, Renderer, follow, start_choices
 from corral.api.choice_size import choice_bytes, result_bytes
@@ -49,11 +50,16 @@ _log = logging.getLogger("corral")
 FieldsT = TypeVar("FieldsT", bound=GenerationFields)
 
 
-async def read_body(request: Request, model: type[FieldsT]) -> FieldsT:
-    """Read the body of a generation request, if the queue has room for it."""
+def check_admission(request: Request) -> None:
+    """Raise if the model cannot generate, or if the queue has no room for one more task of the client."""
     state = state_of(request)
     state.model.require_generation()
     state.admission.check_queue(record_of(request).client)
+
+
+async def read_body(request: Request, model: type[FieldsT]) -> FieldsT:
+    """Read the body of a generation request, if the queue has room for it."""
+    check_admission(request)
     body = await parse_body(request, model)
     note_receipt(request, body)
     begin_work(request, body)
@@ -224,9 +230,7 @@ async def _announce(
 
 
 async def _drop(first: asyncio.Future[Any], events: AsyncGenerator[Any]) -> None:
-    first.cancel()
-    with contextlib.suppress(BaseException):
-        await first
+    await cancel(first)
     await events.aclose()
 
 

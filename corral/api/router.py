@@ -86,29 +86,29 @@ class Router:
         self._route_class = route_class
         self.routes: list[ApiRoute] = []
 
-    def route(self, method: str, path: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
-        """Add the decorated endpoint. `described`: arguments of `ApiRoute`."""
+    def route(self, method: str, *paths: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
+        """Add the decorated endpoint at all of these paths. `described`: arguments of `ApiRoute`."""
 
         def add(endpoint: EndpointT) -> EndpointT:
-            self.routes.append(self._route_class(method, path, endpoint, **described))
+            self.routes += [self._route_class(method, path, endpoint, **described) for path in paths]
             return endpoint
 
         return add
 
-    def get(self, path: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
-        return self.route("GET", path, **described)
+    def get(self, *paths: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
+        return self.route("GET", *paths, **described)
 
-    def head(self, path: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
-        return self.route("HEAD", path, **described)
+    def head(self, *paths: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
+        return self.route("HEAD", *paths, **described)
 
-    def post(self, path: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
-        return self.route("POST", path, **described)
+    def post(self, *paths: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
+        return self.route("POST", *paths, **described)
 
-    def put(self, path: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
-        return self.route("PUT", path, **described)
+    def put(self, *paths: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
+        return self.route("PUT", *paths, **described)
 
-    def delete(self, path: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
-        return self.route("DELETE", path, **described)
+    def delete(self, *paths: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
+        return self.route("DELETE", *paths, **described)
 
     def include_router(self, other: Router) -> None:
         self.routes += other.routes

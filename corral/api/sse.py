@@ -8,15 +8,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Send
 
-from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.error import render_error
 from corral.api.json_encode import encode_json
+from corral.api.streamed_response import UNBUFFERED, StreamedResponse
 from corral.core.errors import CorralError
-
-_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +51,8 @@ class StreamFormat:
 SSE = StreamFormat("text/event-stream; charset=utf-8", encode_event, render_error)
 
 
-class EventStream(Response):
-    """Sends events as they arrive; an error becomes the last one. Stops if the client disconnects."""
+class EventStream(StreamedResponse):
+    """Sends events as they arrive; an error becomes the last one."""
 
     def __init__(
         self,
@@ -65,23 +62,14 @@ class EventStream(Response):
         format: StreamFormat = SSE,
         ping_s: float = -1.0,
     ) -> None:
-        more = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-        self.raw_headers = [(b"content-type", format.media_type.encode()), *_HEADERS, *more]
+        super().__init__(format.media_type, headers)
+        self.raw_headers += UNBUFFERED
         self._format = format
         self._events = events
         self._last = last
         self._ping_s = ping_s
         self._sent_at = 0.0
         self._is_sending = False
-        self.background = None
-        self.status_code = 200
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        try:
-            await run_for_client(self._produce(send), receive)
-        except ClientGone:
-            return
 
     async def _produce(self, send: Send) -> None:
         clock = asyncio.get_running_loop().time

@@ -88,6 +88,8 @@ class AppState:
             self.pools,
             self.runner,
             server.max_response_mib << 20,
+            settings.engine.n_batch,
+            server.spm_infill,
         )
 
     def wake_engine(self) -> None:

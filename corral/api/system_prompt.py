@@ -61,16 +61,6 @@ class SystemPrompt:
 NO_SYSTEM_PROMPT = SystemPrompt()
 
 
-def prepare_system_prompt(
-    given: Any, vocab: Vocab, n_ctx: int, current: SystemPrompt
-) -> tuple[SystemPrompt, SystemPrompt | None]:
-    """Return the system prompt for a request, and the server's new one; None if it does not change."""
-    if given is None:
-        return current, None
-    change = tokenize_system_prompt(parse_system_prompt(given), vocab, n_ctx)
-    return change, change
-
-
 def parse_system_prompt(given: Any) -> SystemText:
     """Parse a text, or an object with a text and names."""
     if isinstance(given, str):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import shutil
 import sys
 import time
@@ -20,7 +19,7 @@ from typing import Any
 import httpx
 
 from corral.cli.bar import progress_bar
-from corral.cli.connect import connect_url, start_server
+from corral.cli.connect import connect_url, parse_client_args, start_server
 from corral.core.atomic_file import atomic_write
 from corral.core.errors import CorralError
 
@@ -58,15 +57,10 @@ def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     parser.add_argument("input", metavar="INPUT.jsonl")
     parser.add_argument("-o", "--output", metavar="OUTPUT.jsonl", required=True)
-    parser.add_argument("--url", metavar="URL", help="a running server with --batches")
-    parser.add_argument("--api-key", metavar="KEY", default=os.environ.get("LLAMA_API_KEY", ""))
     parser.add_argument(
         "--window", metavar="TIME", default="24h", help="when lines that have not run expire (default: 24h)"
     )
-    options, rest = parser.parse_known_args(args)
-    if options.url and rest:
-        parser.error(f"--url cannot be combined with server options: {' '.join(rest)}")
-    return options, rest
+    return parse_client_args(parser, args, "a running server with --batches")
 
 
 @contextmanager

@@ -7,12 +7,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
 
 from corral.cli.bar import progress_bar
-from corral.cli.table import print_lines, print_table
+from corral.cli.table import print_json, print_lines, print_table
 from corral.cli.transfer import sized
 from corral.core.errors import CorralError
 from corral.gguf.file_type import FILE_TYPES
@@ -52,7 +53,7 @@ def run_compare(args: Sequence[str]) -> int:
     a = msgspec.structs.replace(facts[0], perplexity=found.b_from_a.perplexity_a)
     b = msgspec.structs.replace(facts[1], perplexity=found.b_from_a.perplexity_b)
     if options.json:
-        sys.stdout.write(_as_json(a, b, found) + "\n")
+        print_json(_facts(a, b, found))
     else:
         _print(a, b, found, out)
     return 0
@@ -100,7 +101,7 @@ def _look_at(path: str) -> ComparedFile:
     return ComparedFile(path, sum(os.path.getsize(part) for part in parts), type, 0.0)
 
 
-def _as_json(a: ComparedFile, b: ComparedFile, found: Comparison) -> str:
+def _facts(a: ComparedFile, b: ComparedFile, found: Comparison) -> dict[str, Any]:
     reference = {
         "type": found.reference,
         "perplexity": found.a.perplexity_a,
@@ -108,9 +109,7 @@ def _as_json(a: ComparedFile, b: ComparedFile, found: Comparison) -> str:
         "b": _numbers(found.b),
     }
     answer = {"a": a, "b": b, **_numbers(found.b_from_a), "reference": reference}
-    return msgspec.json.format(
-        msgspec.json.encode({**answer, "keeps_quality": keeps_quality(found)})
-    ).decode()
+    return {**answer, "keeps_quality": keeps_quality(found)}
 
 
 def _numbers(divergence: Divergence) -> dict[str, float]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from pathlib import Path
 from typing import Any
 
 from corral.cli.given import Given, Source, UsageError, give
+from corral.cli.hint import hint_for_key
 from corral.cli.options import SETTINGS
 from corral.cli.options.option import Option
 
@@ -36,8 +36,7 @@ def _read(path: str, key: str, value: Any) -> list[Given]:
     option = _BY_KEY.get(key.replace("_", "-"))
     name = f"{path}: {key}"
     if option is None:
-        near = difflib.get_close_matches(key, _BY_KEY, 1)
-        raise UsageError(f"{name}: unknown option" + (f"; did you mean '{near[0]}'?" if near else ""))
+        raise UsageError(f"{name}: unknown option{hint_for_key(key, _BY_KEY)}")
     if value in (option.default, option.shown, []):
         return []  # the default, as --print-config writes it, is accepted even if it is outside the limits
     if isinstance(value, list) and isinstance(option.default, tuple) and option.n_args != 2:
@@ -54,4 +53,4 @@ def _args(option: Option, name: str, value: Any) -> tuple[str, ...]:
         return tuple(str(item) for item in value)
     if not isinstance(value, str | int | float):
         raise UsageError(f"{name}: a value of type {type(value).__name__} is not allowed")
-    return tuple(str(value).split()) if option.n_args in (2, "+") else (str(value),)
+    return option.split(str(value))

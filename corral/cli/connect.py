@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,12 +19,22 @@ _POLL_S = 0.1
 _TIMEOUT_S = 600.0
 
 
-@contextmanager
-def connect_url(url: str, api_key: str) -> Iterator[httpx.Client]:
+def parse_client_args(
+    parser: argparse.ArgumentParser, args: Sequence[str], url_help: str
+) -> tuple[argparse.Namespace, list[str]]:
+    """Add the options of a client, and parse; returns also the options of a server to start."""
+    parser.add_argument("--url", metavar="URL", help=url_help)
+    parser.add_argument("--api-key", metavar="KEY", default=os.environ.get("LLAMA_API_KEY", ""))
+    options, rest = parser.parse_known_args(args)
+    if options.url and rest:
+        parser.error(f"--url cannot be combined with server options: {' '.join(rest)}")
+    return options, rest
+
+
+def connect_url(url: str, api_key: str) -> httpx.Client:
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     base = url.rstrip("/").removesuffix("/v1")
-    with httpx.Client(base_url=base, headers=headers, timeout=_TIMEOUT_S) as http:
-        yield http
+    return httpx.Client(base_url=base, headers=headers, timeout=_TIMEOUT_S)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from corral.cli.given import Given, Source, give
+from corral.cli.given import Given, Source, give, read_switch
 from corral.cli.options import OPTIONS
 from corral.cli.options.option import PREFIX, Option
 
@@ -44,12 +44,10 @@ def _find(option: Option, environ: Mapping[str, str]) -> Given | None:
 
 def _read(option: Option, name: str, text: str) -> Given | None:
     if option.is_flag and not isinstance(option.default, bool):
-        is_given = give(_SWITCH, (text,), Source.ENVIRONMENT, name).value
+        is_given = read_switch(text, name)
         return Given(option, option.read(()), (text,), Source.ENVIRONMENT, name) if is_given else None
-    args = tuple(text.split()) if option.n_args in (2, "+") else (text,)
-    return give(option, args, Source.ENVIRONMENT, name)
+    return give(option, option.split(text), Source.ENVIRONMENT, name)
 
 
 _KNOWN = [name for option in OPTIONS for name in (*option.variables, *_opposites(option))]
 _BY_ENDING = {name.removeprefix(PREFIX): name for name in _KNOWN}
-_SWITCH = Option(("--switch",), "on or off", target="server.log")

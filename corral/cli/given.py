@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from corral.cli.options.option import Option
+from corral.cli.options.option import Option, is_on
 from corral.core.errors import CorralError
 
 
@@ -45,13 +45,22 @@ class Given:
 
 def give(option: Option, args: tuple[str, ...], source: Source, name: str) -> Given:
     try:
-        if not all(map(_is_text, args)):
-            raise ValueError("the value is not UTF-8")
+        _check_text(*args)
         return Given(option, option.read(args), args, source, name)
     except ValueError as error:
         raise UsageError(f"{name}: {error}") from None
 
 
-def _is_text(word: str) -> bool:
-    """Whether all bytes of a command-line or environment string were valid UTF-8."""
-    return not any("\ud800" <= character <= "\udfff" for character in word)
+def read_switch(text: str, name: str) -> bool:
+    """Parse `on`, `off` and their other spellings."""
+    try:
+        _check_text(text)
+        return is_on(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
+
+
+def _check_text(*words: str) -> None:
+    """Raise unless all bytes of command-line or environment strings were valid UTF-8."""
+    if any("\ud800" <= character <= "\udfff" for word in words for character in word):
+        raise ValueError("the value is not UTF-8")

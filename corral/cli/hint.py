@@ -66,6 +66,12 @@ def hint_for_option(name: str, known: Collection[str]) -> str:
     return f"did you mean '{near[0]}'?" if near else "see corral --help"
 
 
+def hint_for_key(key: str, known: Collection[str]) -> str:
+    """Suggest a similar key of a file, after a semicolon; empty if there is none."""
+    near = difflib.get_close_matches(key, known, 1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
 def hint_for_word(word: str, following: Sequence[str], commands: Collection[str]) -> str:
     """Suggest what to write instead of a word that is neither an option nor a command."""
     model = _model_option(following[0]) if word in _TAKES_MODEL and following else _model_option(word)

@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 
 from corral.cli.cached_model import NEED_CTX, CachedModel, find_models, remove_model
-from corral.cli.table import print_table
+from corral.cli.table import print_json, print_table
 from corral.cli.transfer import sized
 from corral.core.cache_dir import cache_dir
 from corral.core.errors import CorralError, NotFound
@@ -60,9 +60,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _print(models: Sequence[CachedModel], out: Console, *, as_json: bool) -> None:
     if as_json:
-        text = msgspec.json.format(msgspec.json.encode([_facts(model) for model in models]))
-        sys.stdout.buffer.write(text + b"\n")
-        sys.stdout.buffer.flush()
+        print_json([_facts(model) for model in models])
     elif not models:
         out.print(f"no models in {cache_dir()}", markup=False, soft_wrap=True)
     else:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import configparser
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from corral.cli.given import Given, Source, UsageError, give
+from corral.cli.given import Given, Source, UsageError, give, read_switch
+from corral.cli.hint import hint_for_key
 from corral.cli.options import OPTIONS
-from corral.cli.options.option import Option, is_on
+from corral.cli.options.value import names
 
 ALL = "*"
 _MAX_NAME = 256
@@ -75,13 +75,13 @@ def _add(section: Section, label: str, key: str, value: Any) -> None:
     text = _text(label, value)
     match key.replace("_", "-"):
         case "pin":
-            section.pin = _switch(label, text)
+            section.pin = read_switch(text, label)
         case "load-on-startup":
-            section.load_on_startup = _switch(label, text)
+            section.load_on_startup = read_switch(text, label)
         case "allowed-keys":
-            section.allowed_keys = _names(text)
+            section.allowed_keys = names([text])
         case "group":
-            section.groups = _names(text)
+            section.groups = names([text])
         case "stop-timeout" | "dedup-cache-models":
             pass  # compat: --models-preset: an engine writes its caches and exits by itself
         case "ttl":
@@ -93,31 +93,15 @@ def _add(section: Section, label: str, key: str, value: Any) -> None:
 def _read(section: str, key: str, label: str, text: str) -> list[Given]:
     source = Source.ALL_MODELS if section == ALL else Source.MODEL
     if (option := _NEGATIVE.get(key)) is not None:
-        return [Given(option, not _switch(label, text), (text,), source, label)]
+        return [Given(option, not read_switch(text, label), (text,), source, label)]
     option = _BY_KEY.get(key)
     if option is None or option.command:
-        near = difflib.get_close_matches(key, _BY_KEY, 1)
-        raise UsageError(f"{label}: unknown option" + (f"; did you mean '{near[0]}'?" if near else ""))
+        raise UsageError(f"{label}: unknown option{hint_for_key(key, _BY_KEY)}")
     if option.target.partition(".")[2].startswith(_OF_SERVER):
         return []  # compat: --models-preset: llama-server ignores these in sections too
     if option.is_flag and not isinstance(option.default, bool):
-        return [give(option, (), source, label)] if _switch(label, text) else []
-    return [give(option, _args(option, text), source, label)]
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _args(option: Option, text: str) -> tuple[str, ...]:
-    return tuple(text.split()) if option.n_args in (2, "+") else (text,)
-
-
-def _switch(label: str, text: str) -> bool:
-    try:
-        return is_on(text)
-    except ValueError as error:
-        raise UsageError(f"{label}: {error}") from None
+        return [give(option, (), source, label)] if read_switch(text, label) else []
+    return [give(option, option.split(text), source, label)]
 
 
 def _text(label: str, value: Any) -> str:

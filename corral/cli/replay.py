@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from corral.cli.connect import connect_url, start_server
+from corral.cli.connect import connect_url, parse_client_args, start_server
 from corral.core.errors import CorralError
 
 _DIFFERENT = 3  # exit status
@@ -44,12 +43,7 @@ def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         allow_abbrev=False,
     )
     parser.add_argument("receipt", metavar="RECEIPT")
-    parser.add_argument("--url", metavar="URL", help="a running server with the key of the receipt")
-    parser.add_argument("--api-key", metavar="KEY", default=os.environ.get("LLAMA_API_KEY", ""))
-    options, rest = parser.parse_known_args(args)
-    if options.url and rest:
-        parser.error(f"--url cannot be combined with server options: {' '.join(rest)}")
-    return options, rest
+    return parse_client_args(parser, args, "a running server with the key of the receipt")
 
 
 def _read(path: str) -> Any:

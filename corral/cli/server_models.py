@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import httpx
-import msgspec
 from rich.console import Console
 
-from corral.cli.table import print_table
+from corral.cli.table import print_json, print_table
 from corral.cli.transfer import sized
 from corral.core.errors import CorralError
 
@@ -20,8 +18,7 @@ _TIMEOUT_S = 10.0
 def print_server_models(url: str, key: str, out: Console, *, as_json: bool) -> None:
     rows = _ask(url.rstrip("/"), key)
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
-        sys.stdout.buffer.flush()
+        print_json(rows)
     else:
         print_table([_row(row) for row in rows], out, _COLUMNS, right="SIZE")
 

@@ -1,9 +1,12 @@
-"""Print text in columns: folded to the width of a terminal, otherwise one line for each row."""
+"""Print text in columns: folded to the width of a terminal, otherwise one line for each row. Or as JSON."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -21,6 +24,11 @@ def print_table(
     for row in rows:
         table.add_row(*row)
     out.print(table, markup=False)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value)) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def print_lines(rows: Sequence[Sequence[str]], out: Console) -> None:

@@ -20,9 +20,9 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a new file that replaces `path` when the block ends; after an error `path` is unchanged."""
-    with open_directory(path.parent) as dir_fd, AtomicFile(dir_fd, path.name, 0o666) as pending:
+    with open_directory(path.parent) as dir_fd, AtomicFile(dir_fd, path.name, mode) as pending:
         with open(pending.fd, "wb", closefd=False) as file:
             yield file
         pending.commit()

@@ -38,12 +38,15 @@ class ErrorInfo(msgspec.Struct, frozen=True):
 
 
 class CorralError(Exception):
+    """`retry_after_s`: when to retry, if known. `details`: more fields for the client."""
+
     status = 500
     type = "server_error"
 
-    def __init__(self, message: str, **details: Any) -> None:
+    def __init__(self, message: str, *, retry_after_s: int | None = None, **details: Any) -> None:
         super().__init__(message)
         self.message = message
+        self.retry_after_s = retry_after_s
         self.details = details
 
     def info(self) -> ErrorInfo:
@@ -135,11 +138,10 @@ class Conflict(CorralError):
 
 
 class TooManyRequests(CorralError):
-    """A limit of the API key is reached. `retry_after_s`: when to retry."""
+    """A limit of the API key is reached."""
 
     status = 429
     type = "rate_limit_error"
-    retry_after_s: int | None = None
 
 
 class NotSupported(CorralError):
@@ -155,11 +157,8 @@ class McpError(CorralError):
 
 
 class Unavailable(CorralError):
-    """`retry_after_s`: when to retry, if known."""
-
     status = 503
     type = "unavailable_error"
-    retry_after_s: int | None = None
 
 
 class InsufficientStorage(CorralError):

@@ -29,8 +29,7 @@ async def description(request: Request) -> Response:
     return JsonResponse(await run_in_threadpool(request.app.state.openapi))
 
 
-@router.get("/docs", include_in_schema=False)
-@router.get("/docs/{name}", include_in_schema=False)
+@router.get("/docs", "/docs/{name}", include_in_schema=False)
 async def docs(request: Request, name: str = "") -> Response:
     """The page and its files."""
     if name not in _FILES:

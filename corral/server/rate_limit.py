@@ -126,6 +126,4 @@ def _headers(kind: str, limit: int, left: int, reset_s: int) -> list[tuple[str, 
 
 
 def _refusal(limit: str, retry_after_s: int) -> TooManyRequests:
-    error = TooManyRequests(f"the limit of this API key is reached: {limit}")
-    error.retry_after_s = retry_after_s
-    return error
+    return TooManyRequests(f"the limit of this API key is reached: {limit}", retry_after_s=retry_after_s)

@@ -15,14 +15,16 @@ from pydantic import Field
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Scope
+from starlette.types import ASGIApp, Scope
 
+from corral.api.batch.call import Answer, Receive
 from corral.api.body import JsonResponse, parse_body
 from corral.api.error import render_error
 from corral.api.router import ApiRoute
 from corral.api.routes.status import health
 from corral.api.schema.parse import RequestModel
 from corral.core.errors import CorralError, InvalidRequest
+from corral.telemetry.scope import record_in
 
 _FORMAT = "@requestFormat"
 _MAX_INSTANCES = 128
@@ -86,22 +88,13 @@ async def _predict(router: ASGIApp, scope: Scope, paths: Mapping[str, str], inst
 
 async def _call(router: ASGIApp, scope: Scope, path: str, body: bytes) -> Any:
     """Ask a route of this server; the client of the whole request has been checked."""
-    sent: list[bytes] = []
-    asked = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive() -> Message:
-        if not asked:
-            await asyncio.Event().wait()  # it leaves with the whole request
-        return asked.pop()
-
-    async def send(message: Message) -> None:
-        sent.append(message.get("body", b""))
-
+    answer = Answer(record_in(scope))
     inner = {name: value for name, value in scope.items() if name not in _OF_ROUTE}
     headers = [line for line in scope["headers"] if line[0] not in (b"content-length", b"transfer-encoding")]
     headers.append((b"content-length", b"%d" % len(body)))
-    await router({**inner, "path": path, "raw_path": path.encode(), "headers": headers}, receive, send)
-    return orjson.loads(b"".join(sent))
+    asked = {**inner, "path": path, "raw_path": path.encode(), "headers": headers}
+    await router(asked, Receive(body), answer.send)
+    return orjson.loads(answer.body)
 
 
 def _path(text: str) -> str:

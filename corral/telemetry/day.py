@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.core.atomic_file import AtomicFile, open_directory
+from corral.core.atomic_file import atomic_write
 from corral.core.client import Client
 from corral.core.result import TaskResult, Tokens
 from corral.telemetry.period import Period
@@ -132,10 +132,8 @@ class DayHistory:
 
     def _write(self, path: Path, content: bytes) -> None:
         try:
-            with open_directory(path.parent) as dir_fd, AtomicFile(dir_fd, path.name) as pending:
-                with open(pending.fd, "wb", closefd=False) as file:
-                    file.write(content)
-                pending.commit()
+            with atomic_write(path, 0o600) as file:
+                file.write(content)
             self._is_lost = False
         except OSError as error:
             if not self._is_lost:

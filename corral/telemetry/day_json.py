@@ -9,6 +9,7 @@ from corral.telemetry.day import MINUTE_S, DayHistory, KeySeries
 from corral.telemetry.history import SHARES
 from corral.telemetry.live_json import render_quantiles
 from corral.telemetry.period import Period, total
+from corral.telemetry.quantiles import quantiles_of
 
 
 def render_minutes(minutes: dict[int, Period]) -> list[dict[str, Any]]:
@@ -54,6 +55,6 @@ def _key(series: KeySeries) -> dict[str, Any]:
 
 def _latencies(period: Period) -> dict[str, Any]:
     return {
-        "ttft_ms": render_quantiles(period.first_quantiles(*SHARES)),
-        "itl_ms": render_quantiles(period.between_quantiles(*SHARES)),
+        "ttft_ms": render_quantiles(quantiles_of(period.first, *SHARES)),
+        "itl_ms": render_quantiles(quantiles_of(period.between, *SHARES)),
     }

@@ -9,7 +9,7 @@ from typing import Any
 from corral.telemetry.explain_cache import explain_cache, most_evaluated
 from corral.telemetry.explain_time import explain_time, slowest
 from corral.telemetry.history import Ended, EngineLife
-from corral.telemetry.live_json import Moments, render_cached
+from corral.telemetry.live_json import Moments, milliseconds, render_cached
 from corral.telemetry.phases import Phase, request_phases, task_phases
 from corral.telemetry.reason import Reason
 from corral.telemetry.record import RequestRecord, TaskRecord
@@ -23,7 +23,7 @@ def render_detail(ended: Ended, life: EngineLife, moments: Moments) -> dict[str,
     return {
         **moments.request(ended),
         "started": moments.at(record.started_at),
-        "blocked_ms": _ms(record.blocked_s),
+        "blocked_ms": milliseconds(record.blocked_s),
         "phases": _phases(request_phases(record)),
         "tasks": [_task(record, task) for task in record.tasks if task in shown],
         "why_slow": _reasons(explain_time(record, _away_s(record, life))),
@@ -64,14 +64,15 @@ def _task(record: RequestRecord, task: TaskRecord) -> dict[str, Any]:
 
 def _phases(phases: Iterable[Phase]) -> list[dict[str, Any]]:
     return [
-        {"kind": each.kind.value, "from_ms": _ms(each.start), "ms": _ms(each.seconds), "n": each.n}
+        {
+            "kind": each.kind.value,
+            "from_ms": milliseconds(each.start),
+            "ms": milliseconds(each.seconds),
+            "n": each.n,
+        }
         for each in phases
     ]
 
 
 def _reasons(reasons: Sequence[Reason]) -> list[dict[str, str]]:
     return [asdict(reason) for reason in reasons]
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1e3, 2)

@@ -54,6 +54,10 @@ class ServerFacts:
 
 
 def kv_use(facts: ServerFacts) -> tuple[int, int]:
-    settings = facts.settings
-    is_unified, n_engines = settings.engine.kv_unified, settings.server.n_engines
-    return facts.telemetry.slots.kv_use(facts.engine.info, is_unified, n_engines)
+    """Return the tokens in the KV cache, and its capacity."""
+    info, settings = facts.engine.info, facts.settings
+    if info is None:
+        return 0, 0
+    n_caches = settings.server.n_engines if settings.engine.kv_unified else info.n_slots
+    capacity = info.n_ctx * n_caches
+    return min(facts.telemetry.slots.n_held, capacity), capacity

@@ -82,7 +82,7 @@ class Moments:
             "status": record.status,
             "key": record.client.name,
             "t": self.at(record.ended_at),
-            "ms": _ms(record.ended_at - record.started_at),
+            "ms": milliseconds(record.ended_at - record.started_at),
             "n_orders": len(record.tasks),
             **(_work(record.tasks) if record.tasks else {}),
         }
@@ -182,8 +182,8 @@ def _work(tasks: list[TaskRecord]) -> dict[str, Any]:
     between_s = sum(task.last_at - task.first_at for task in answered)
     admitted = begun[0].admitted if begun else None
     return {
-        "queue_ms": _ms(max(task.queue_s for task in tasks)),
-        "ttft_ms": _ms(min(task.ttft_s for task in answered)) if answered else None,
+        "queue_ms": milliseconds(max(task.queue_s for task in tasks)),
+        "ttft_ms": milliseconds(min(task.ttft_s for task in answered)) if answered else None,
         "n_prompt": sum(task.n_prompt for task in tasks),
         "prompt_n": sum(t.prompt_n for t in timings),
         "prompt_ms": round(sum(t.prompt_ms for t in timings), 1),
@@ -192,8 +192,8 @@ def _work(tasks: list[TaskRecord]) -> dict[str, Any]:
         "slot": admitted.id_slot if admitted is not None else None,
         "n_generated": n_generated,
         "generated_per_second": round(n_generated / generated_ms * 1e3, 1) if generated_ms else None,
-        "itl_ms": _ms(between_s / n_between) if n_between else None,
-        "itl_max_ms": _ms(max(task.worst_gap_s for task in answered)) if n_between else None,
+        "itl_ms": milliseconds(between_s / n_between) if n_between else None,
+        "itl_max_ms": milliseconds(max(task.worst_gap_s for task in answered)) if n_between else None,
         "n_engines": max(task.n_engines for task in tasks),
         "report": _report(admitted.report) if admitted is not None else None,
     }
@@ -224,5 +224,5 @@ def render_quantiles(found: Quantiles | None) -> dict[str, float] | None:
     return {f"p{round(share * 100)}": round(s * 1e3, 2) for share, s in zip(SHARES, found, strict=True)}
 
 
-def _ms(seconds: float) -> float:
+def milliseconds(seconds: float) -> float:
     return round(seconds * 1e3, 2)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from corral.telemetry.quantiles import Quantiles, bucket_of, quantiles_of
+from corral.telemetry.quantiles import bucket_of
 from corral.telemetry.usage import Usage
 
 
@@ -42,12 +42,6 @@ class Period(msgspec.Struct, array_like=True):
 
     def add_load(self, n_waiting: int, n_busy: int) -> None:
         self.n_waiting, self.n_busy = max(self.n_waiting, n_waiting), max(self.n_busy, n_busy)
-
-    def first_quantiles(self, *shares: float) -> Quantiles | None:
-        return quantiles_of(self.first, *shares)
-
-    def between_quantiles(self, *shares: float) -> Quantiles | None:
-        return quantiles_of(self.between, *shares)
 
 
 def total(periods: Iterable[Period]) -> Period:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -29,6 +30,8 @@ from corral.telemetry.record import RequestRecord
 from corral.telemetry.task_metrics import TaskMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+FamilyT = TypeVar("FamilyT", CounterMetricFamily, GaugeMetricFamily)
+
 _PREFIX = "llamacpp:"
 _OTHER = "other"  # one label value for arbitrary values of clients
 _PAUSE_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -137,14 +140,12 @@ class _StateCollector:
         )
         yield _counter("spec_decode_num_drafts", "Drafts that were verified.", self._tasks.n_drafts)
         if self._tasks.accepted_per_pos:
-            yield self._per_position()
-
-    def _per_position(self) -> Metric:
-        name, text = "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by their place in a draft."
-        found = CounterMetricFamily(_PREFIX + name, text, labels=["position"])
-        for position, n in sorted(self._tasks.accepted_per_pos.items()):
-            found.add_metric([str(position)], n)
-        return found
+            name = f"{_PREFIX}spec_decode_num_accepted_tokens_per_pos"
+            by_position = {str(position): n for position, n in sorted(self._tasks.accepted_per_pos.items())}
+            family = CounterMetricFamily(
+                name, "Accepted tokens by their place in a draft.", labels=["position"]
+            )
+            yield _filled(family, by_position)
 
     def _state(self) -> Iterator[Metric]:
         """Yield the metrics with our own names."""
@@ -153,9 +154,7 @@ class _StateCollector:
         build.add_metric([__version__, BUILD_INFO, self._model_name], 1)
         yield build
         state = GaugeMetricFamily("corral_engine_state", "1 for the current state.", labels=["state"])
-        for each in EngineState:
-            state.add_metric([each.value], each is engine.state)
-        yield state
+        yield _filled(state, {each.value: each is engine.state for each in EngineState})
         yield CounterMetricFamily(
             "corral_engine_restarts",
             "Engine processes lost and replaced.",
@@ -173,13 +172,9 @@ class _StateCollector:
             "Longest pause of the event loop since the last scrape; cpu: the part in which it computed.",
             labels=["clock"],
         )
-        pause.add_metric(["wall"], longest.wall_s)
-        pause.add_metric(["cpu"], longest.cpu_s)
-        yield pause
+        yield _filled(pause, {"wall": longest.wall_s, "cpu": longest.cpu_s})
         slots = GaugeMetricFamily("corral_slots", "Slots by state.", labels=["state"])
-        slots.add_metric(["idle"], telemetry.slots.n_idle)
-        slots.add_metric(["busy"], telemetry.slots.n_busy)
-        yield slots
+        yield _filled(slots, {"idle": telemetry.slots.n_idle, "busy": telemetry.slots.n_busy})
         yield from self._usage()
         yield GaugeMetricFamily("corral_queue_length", "Tasks waiting for a slot.", telemetry.queue.n_waiting)
         yield GaugeMetricFamily("corral_sessions_bytes", "Memory used by sessions.", sessions.resident_bytes)
@@ -189,9 +184,7 @@ class _StateCollector:
         copies = CounterMetricFamily(
             "corral_state_copies", "Prefixes that another engine had, by decision.", labels=["outcome"]
         )
-        for outcome, n in counted.outcomes.items():
-            copies.add_metric([outcome], n)
-        yield copies
+        yield _filled(copies, counted.outcomes)
         yield CounterMetricFamily(
             "corral_copied_tokens", "Prompt tokens copied from another engine.", counted.n_tokens
         )
@@ -214,6 +207,13 @@ class _StateCollector:
             refused.add_metric([entry.name], entry.refused)
         yield used
         yield refused
+
+
+def _filled(family: FamilyT, values: Mapping[str, float]) -> FamilyT:
+    """Return a family of metrics with these values, by the values of its only label."""
+    for label, value in values.items():
+        family.add_metric([label], value)
+    return family
 
 
 def _counter(name: str, text: str, value: float) -> Metric:

@@ -21,8 +21,7 @@ def bucket_of(seconds: float) -> int:
 
 def quantiles_of(histogram: Mapping[int, int], *shares: float) -> Quantiles | None:
     """Return the quantiles of durations that are counted by bucket; None without any."""
-    counts = [histogram.get(i, 0) for i in range(len(_NOTHING))]
-    return tuple(_find(counts, share * sum(counts)) for share in shares) if any(counts) else None
+    return _quantiles([histogram.get(i, 0) for i in range(len(_NOTHING))], shares)
 
 
 class Latency:
@@ -46,20 +45,21 @@ class Latency:
 
     def recent(self, *shares: float) -> Quantiles | None:
         """Return the quantiles at `shares` of the recent rounds; None without durations."""
-        return _quantiles(self._recent, shares)
+        return _quantiles(_sum(self._recent), shares)
 
     def all(self, *shares: float) -> Quantiles | None:
         """Return the quantiles over all rounds."""
-        return _quantiles(self._rounds, shares)
+        return _quantiles(_sum(self._rounds), shares)
 
 
-def _quantiles(rounds: Iterable[Sequence[int]], shares: Sequence[float]) -> Quantiles | None:
+def _sum(rounds: Iterable[Sequence[int]]) -> list[int]:
     busy = [counts for counts in rounds if counts is not _NOTHING]
-    if not busy:
-        return None
-    counts = [sum(column) for column in zip(*busy, strict=True)]
+    return [sum(column) for column in zip(*busy, strict=True)]
+
+
+def _quantiles(counts: Sequence[int], shares: Sequence[float]) -> Quantiles | None:
     total = sum(counts)
-    return tuple(_find(counts, share * total) for share in shares)
+    return tuple(_find(counts, share * total) for share in shares) if total else None
 
 
 def _find(counts: Sequence[int], rank: float) -> float:

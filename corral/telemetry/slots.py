@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corral.core.result import Admitted, Done, ModelInfo, Progress, SlotReport, StopType, TaskResult, Tokens
+from corral.core.result import Admitted, Done, Progress, SlotReport, StopType, TaskResult, Tokens
 from corral.core.task import SlotAction, Task, Verb
 
 _CHANGES = (Verb.RESTORE, Verb.ERASE, Verb.SHIFT, Verb.FORK)
@@ -50,13 +50,6 @@ class SlotTable:
     def n_held(self) -> int:
         """Tokens in all slots, idle ones included."""
         return sum(view.n_held for view in self.views)
-
-    def kv_use(self, info: ModelInfo | None, is_unified: bool, n_engines: int = 1) -> tuple[int, int]:
-        """Return the tokens in the KV cache, and its capacity."""
-        if info is None:
-            return 0, 0
-        capacity = info.n_ctx * (n_engines if is_unified else info.n_slots)
-        return min(self.n_held, capacity), capacity
 
     def reset(self, n_slots: int) -> None:
         self.views = [SlotView(id) for id in range(n_slots)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import replace
 
 from corral.core.fim import FimTokens
 from tests.contract.inline import Server
@@ -17,7 +17,5 @@ def infill_server(fim: FimTokens = FIM, n_ctx: int = N_CTX, n_batch: int = 256, 
     backend = FakeBackend(n_ctx=n_ctx)
     backend.vocab.fim = fim
     server = Server(backend, **options)
-    own = server.state.settings
-    engine = msgspec.structs.replace(own.engine, n_batch=n_batch)
-    server.state.settings = msgspec.structs.replace(own, engine=engine)
+    server.state.prepare = replace(server.state.prepare, n_batch=n_batch)
     return server

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from corral.api.params import Baseline
-from corral.api.prepare_infill import CHARS_PER_TOKEN, InfillSettings, plan_infill
+from corral.api.prepare_infill import CHARS_PER_TOKEN, plan_infill
 from corral.api.schema.infill import InfillRequest
 from corral.core.fim import FimTokens
 from corral.core.params import GenerationParams
@@ -40,8 +40,7 @@ def prompt_of(vocab, n_predict=16, **body) -> list[int]:
     request = InfillRequest(
         **{"input_prefix": PREFIX, "input_suffix": SUFFIX, "n_predict": n_predict, **body}
     )
-    settings = InfillSettings(N_BATCH)
-    plan = plan_infill(request, Baseline(vocab, N_CTX, 1, GenerationParams()), settings)
+    plan = plan_infill(request, Baseline(vocab, N_CTX, 1, GenerationParams(), n_batch=N_BATCH))
     (prompt,) = plan.prompts
     return prompt
 

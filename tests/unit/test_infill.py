@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from corral.api.params import Baseline
 from corral.api.prepare_infill import (
     CHARS_PER_TOKEN,
-    InfillSettings,
     Sizes,
     first_items,
     last_items,
@@ -61,8 +60,9 @@ def prepare(
     """The prompt as text, and the warnings."""
     vocab = vocab or InfillVocab()
     request = InfillRequest(**{"input_prefix": "abc", "input_suffix": "xyz", **body})
-    settings = InfillSettings(n_batch, is_suffix_first)
-    plan = plan_infill(request, Baseline(vocab, n_ctx, 1, GenerationParams(), system), settings)
+    defaults = GenerationParams()
+    base = Baseline(vocab, n_ctx, 1, defaults, system, n_batch=n_batch, is_suffix_first=is_suffix_first)
+    plan = plan_infill(request, base)
     (tokens,) = plan.prompts
     return vocab.detokenize(tokens), plan.warnings
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.api.params import Baseline
-from corral.api.prepare import plan_completion
+from corral.api.prepare import apply_system_prompt, plan_completion
 from corral.api.prepare_chat import tokenize_chat
 from corral.api.schema.completion import CompletionRequest
 from corral.api.system_prompt import (
@@ -18,7 +18,7 @@ from corral.api.system_prompt import (
     SystemPrompt,
     SystemText,
     parse_system_prompt,
-    prepare_system_prompt,
+    tokenize_system_prompt,
 )
 from corral.chat.guard import Guard
 from corral.core.errors import ContextExceeded, CorralError, InvalidRequest
@@ -55,8 +55,7 @@ def prepare(system: SystemPrompt = NONE, **body):
 
 def system_prompt(given):
     """What a request makes of it."""
-    _, change = prepare_system_prompt(given, WORDS, 64, SystemPrompt())
-    return change
+    return tokenize_system_prompt(parse_system_prompt(given), WORDS, 64)
 
 
 def test_a_text_or_an_object_with_names():
@@ -92,9 +91,13 @@ def test_anything_else_is_refused_by_name(given):
 def test_its_bos_is_that_of_all_prompts():
     assert system_prompt("ab") == SystemPrompt((BOS, *letters("ab")))
     assert system_prompt({"prompt": "", **NAMES}) == SystemPrompt((), **NAMES)
-    current = system_prompt("old")
-    assert prepare_system_prompt(None, WORDS, 64, current) == (current, None)
-    assert prepare_system_prompt("ab", WORDS, 64, current) == (system_prompt("ab"), system_prompt("ab"))
+    base = Baseline(WORDS, 64, 2, GenerationParams(), system_prompt("old"))
+    silent, asked = (
+        CompletionRequest.model_validate(body) for body in ({"prompt": ""}, {"system_prompt": "ab"})
+    )
+    assert apply_system_prompt(silent, base) == (base, None)
+    changed, change = apply_system_prompt(asked, base)
+    assert changed.system == change == system_prompt("ab")
 
 
 def test_one_that_leaves_no_room_is_refused():

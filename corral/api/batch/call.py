@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 
 from starlette.types import ASGIApp, Message, Scope
 
@@ -32,10 +31,8 @@ class Answer:
 async def call(app: ASGIApp, path: str, body: bytes, client: Client, id: str) -> Answer:
     """Send a request of a batch of this client, and wait for the whole answer."""
     headers = {"content-type": "application/json", "content-length": str(len(body)), "x-request-id": id}
-    scope = make_scope(path, headers)
-    mark_internal(scope)
+    scope = make_scope(path, headers, replace(client, is_batch=True))
     answer = Answer(record_in(scope))
-    answer.record.client = replace(client, is_batch=True)
     await app(scope, Receive(body), answer.send)
     return answer
 
@@ -53,10 +50,9 @@ class Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
 
-def make_scope(path: str, headers: dict[str, str], query: str = "") -> Scope:
-    """Return the scope of a request of the server itself."""
-    encoded: list[Any] = [(name.encode(), value.encode()) for name, value in headers.items()]
-    return {
+def make_scope(path: str, headers: dict[str, str], client: Client, query: str = "") -> Scope:
+    """Return the scope of a request that the server itself makes for a client."""
+    scope: Scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
@@ -66,7 +62,10 @@ def make_scope(path: str, headers: dict[str, str], query: str = "") -> Scope:
         "raw_path": path.encode(),
         "query_string": query.encode(),
         "root_path": "",
-        "headers": encoded,
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         "client": None,
         "server": None,
     }
+    mark_internal(scope)
+    record_in(scope).client = client
+    return scope

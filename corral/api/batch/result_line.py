@@ -22,8 +22,9 @@ def render_result(endpoint: str, line: Line, answer: Answer) -> Result:
     outcome = Outcome.OK if answer.status == 200 else Outcome.ERROR
     body = orjson.Fragment(answer.body)
     if endpoint == MESSAGES:
-        kind = {"type": "succeeded", "message": body} if outcome is Outcome.OK else _errored(body)
-        text = orjson.dumps({"custom_id": line.custom_id, "result": kind})
+        ok, bad = {"type": "succeeded", "message": body}, {"type": "errored", "error": body}
+        result = ok if outcome is Outcome.OK else bad
+        text = orjson.dumps({"custom_id": line.custom_id, "result": result})
     else:
         response = {"status_code": answer.status, "request_id": answer.record.id, "body": body}
         error = None if outcome is Outcome.OK else _error_of(answer.body)
@@ -44,10 +45,6 @@ def render_unrun(endpoint: str, line: Line, outcome: Outcome) -> Result:
 def _openai(custom_id: str, response: Any, error: Any) -> bytes:
     line = {"id": new_id("batch_req_"), "custom_id": custom_id, "response": response, "error": error}
     return orjson.dumps(line)
-
-
-def _errored(body: Any) -> dict[str, Any]:
-    return {"type": "errored", "error": body}
 
 
 def _error_of(body: bytes) -> dict[str, Any]:

@@ -17,11 +17,12 @@ from typing import Any, TypeVar
 
 from starlette.types import ASGIApp
 
+from corral.api.background import Background, cancel
 from corral.api.batch.call import Answer, call
 from corral.api.batch.line import Checked, Line, check_lines, parse_line, read_line
 from corral.api.batch.result_line import render_result, render_unrun
 from corral.core.errors import CorralError, InsufficientStorage
-from corral.storage.batch_record import BatchRecord, FileRecord, Outcome, Result, new_id
+from corral.storage.batch_record import BatchRecord, Counts, FileRecord, Outcome, Result, new_id
 from corral.storage.batch_store import BatchStore
 
 T = TypeVar("T")
@@ -54,24 +55,39 @@ class BatchRunner:
         self._disk = ThreadPoolExecutor(1, "batches")
         self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._runs: dict[str, _Run] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._app: ASGIApp | None = None
         self._has_many_models = has_many_models
 
     def start(self, app: ASGIApp) -> None:
         """Continue what an earlier server has left; `app` runs the lines."""
         self._app = app
-        self._spawn(self._resume())
-        self._spawn(self._sweep())
+        self._background.spawn(self._resume())
+        self._background.spawn(self._sweep())
 
     def add(self, batch: BatchRecord) -> None:
         run = self._runs[batch.id] = _Run(batch)
-        self._spawn(self._supervise(run))
+        self._background.spawn(self._supervise(run))
+
+    async def submit(self, batch: BatchRecord) -> None:
+        """Save a new batch, and run it."""
+        await self.on_disk(self._store.save_batch, batch)
+        self.add(batch)
 
     def find(self, owner: str, id: str) -> BatchRecord | None:
         """Return a batch of this key that has not ended."""
         run = self._runs.get(id)
         return run.batch if run is not None and run.batch.client.id == owner else None
+
+    async def load(self, owner: str, id: str) -> BatchRecord:
+        """Return a batch of this key; it is a running one's own record. Raises NotFound."""
+        running = self.find(owner, id)
+        return await self.on_disk(self._store.find_batch, owner, id) if running is None else running
+
+    async def progress(self, batch: BatchRecord) -> tuple[BatchRecord, Counts]:
+        """Return a batch as it is now, and how many of its lines have ended how."""
+        counts = await self.on_disk(self._store.counts, batch.id)
+        return self.find(batch.client.id, batch.id) or batch, counts
 
     def eta_s(self, id: str) -> int | None:
         """Return the expected time until a batch ends, from its lines so far."""
@@ -95,17 +111,9 @@ class BatchRunner:
 
     async def close(self) -> None:
         """Stop all work; it continues with the next server."""
-        for task in list(self._tasks):
-            task.cancel()
-            with contextlib.suppress(BaseException):
-                await task
+        await self._background.close()
         await asyncio.to_thread(self._disk.shutdown)
         self._store.close()
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _resume(self) -> None:
         for batch in await self.on_disk(self._store.unfinished):
@@ -171,10 +179,7 @@ class BatchRunner:
                 return "completed", Outcome.ERROR
             return ("cancelled", Outcome.CANCELED) if run.stop.is_set() else ("expired", Outcome.EXPIRED)
         finally:
-            for future in (working, stopped):
-                future.cancel()
-                with contextlib.suppress(BaseException):
-                    await future
+            await cancel(working, stopped)
 
     async def _work(self, run: _Run) -> None:
         async with self._lanes[run.batch.client.id]:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from corral.api.json_encode import encode_json
-from corral.api.sse import Comment, StreamFormat
+from corral.api.sse import SSE, Comment, StreamFormat, encode_event
 from corral.core.errors import CorralError
 
 
-def encode_event(event: Any) -> bytes:
+def encode_named(event: Any) -> bytes:
     """compat: /v1/messages, /v1/responses: clients read one name or the other. A list is several events."""
     if isinstance(event, list):
-        return b"".join(map(encode_event, event))
-    if isinstance(event, Comment):
-        return f": {event.text}\n\n".encode()
-    name: str = event["type"]
-    return b"event: " + name.encode() + b"\ndata: " + encode_json(event) + b"\n\n"
+        return b"".join(map(encode_named, event))
+    name = b"" if isinstance(event, Comment) else f"event: {event['type']}\n".encode()
+    return name + encode_event(event)
 
 
 def named_events(render_error: Callable[[CorralError], Any]) -> StreamFormat:
-    return StreamFormat("text/event-stream; charset=utf-8", encode_event, render_error)
+    return StreamFormat(SSE.media_type, encode_named, render_error)

@@ -7,14 +7,14 @@ They have the usual form,
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+import msgspec
 import orjson
 
 from corral.core.client import Client
@@ -25,6 +25,23 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_SERVERS = 64
 _TIMEOUT_MS = 30_000
 _MAX_TIMEOUT_MS = 600_000
+
+
+_Text = Annotated[str, msgspec.Meta(pattern=r"\A[^\0]*\Z")]
+_SomeText = Annotated[str, msgspec.Meta(pattern=r"\A[^\0]+\Z")]
+
+
+class _Entry(msgspec.Struct):
+    """A server in the file."""
+
+    command: _SomeText | None = None
+    args: list[_Text] = []
+    env: dict[str, str] = {}
+    cwd: _SomeText | None = None
+    url: _SomeText | None = None
+    headers: dict[str, str] = {}
+    timeout_ms: Annotated[float, msgspec.Meta(gt=0, le=_MAX_TIMEOUT_MS)] = _TIMEOUT_MS
+    keys: list[_Text] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,55 +100,26 @@ def _is_disabled(given: Any) -> bool:
 def _server(name: str, given: Any) -> McpServer:
     if not _NAME.fullmatch(name):
         raise CorralError(f"the name '{name:.64}' must be 1 to 64 letters, digits, '_' or '-'")
-    if not isinstance(given, dict):
-        raise _invalid(name, "must be an object")
-    command, url = given.get("command"), given.get("url")
-    if (command is None) == (url is None):
-        raise _invalid(name, "must have either 'command' or 'url'")
-    keys = given.get("keys")
+    try:
+        entry = msgspec.convert(given, _Entry)
+    except msgspec.ValidationError as error:
+        raise CorralError(f"the server '{name}' is invalid: {error}") from None
+    if (entry.command is None) == (entry.url is None):
+        raise CorralError(f"the server '{name}' must have either 'command' or 'url'")
+    if entry.url is not None and not _is_url(entry.url):
+        raise CorralError(f"the server '{name}' has a 'url' that is not an address of HTTP")
     return McpServer(
         name=name,
-        command=() if command is None else (_text(name, command), *_texts(name, given.get("args", []))),
-        env=_mapping(name, given.get("env", {})),
-        cwd=None if given.get("cwd") is None else _text(name, given["cwd"]),
-        url="" if url is None else _url(name, url),
-        headers=_mapping(name, given.get("headers", {})),
-        timeout_s=_milliseconds(name, given.get("timeout_ms", _TIMEOUT_MS)) / 1000,
-        keys=None if keys is None else frozenset(_texts(name, keys)),
+        command=() if entry.command is None else (entry.command, *entry.args),
+        env=entry.env,
+        cwd=entry.cwd,
+        url=entry.url or "",
+        headers=entry.headers,
+        timeout_s=entry.timeout_ms / 1000,
+        keys=None if entry.keys is None else frozenset(entry.keys),
     )
 
 
-def _invalid(name: str, reason: str) -> CorralError:
-    return CorralError(f"the server '{name}' {reason}")
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise _invalid(name, "has a value that must be a string")
-    return value
-
-
-def _texts(name: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) and "\0" not in each for each in value):
-        raise _invalid(name, "has a value that must be a list of strings")
-    return tuple(value)
-
-
-def _mapping(name: str, value: Any) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
-        raise _invalid(name, "has a value that must be an object of strings")
-    return value
-
-
-def _url(name: str, value: Any) -> str:
-    parts = urlsplit(_text(name, value))
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _invalid(name, "has a 'url' that is not an address of HTTP")
-    return str(value)
-
-
-def _milliseconds(name: str, value: Any) -> float:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not 0 < value <= _MAX_TIMEOUT_MS:
-        raise _invalid(name, f"has a 'timeout_ms' that must be at most {_MAX_TIMEOUT_MS}")
-    return float(value)
+def _is_url(text: str) -> bool:
+    parts = urlsplit(text)
+    return parts.scheme in ("http", "https") and bool(parts.hostname)

@@ -9,6 +9,7 @@ from corral.api.model import RenderContext
 from corral.api.prepare_chat import PreparedChat
 from corral.api.render import native
 from corral.api.render.openai import OpenAIAnswer
+from corral.api.render.warning import render_warnings
 from corral.api.schema.chat import ChatRequest
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
 from corral.core.result import UNFINISHED, Admitted, Done, Edited, Progress, TaskResult, TokenProbs, Tokens
@@ -128,7 +129,7 @@ class ChatRenderer(OpenAIAnswer):
             *self._prepared.completion.warnings,
             *(w for message in messages for w in message.warnings),
         ]
-        return {"warnings": warnings} if warnings else {}
+        return render_warnings(warnings)
 
 
 class _Message:

@@ -10,6 +10,7 @@ from corral.api.prepare import PreparedCompletion
 from corral.api.render import native
 from corral.api.render.parser_settings import render_parser_settings
 from corral.api.render.state import render_cache_report
+from corral.api.render.warning import render_warnings
 from corral.api.schema.completion import GenerationFields
 from corral.api.sse import SSE
 from corral.core.result import Admitted, Done, Edited, Progress, TaskResult, Tokens
@@ -66,6 +67,5 @@ class NativeRenderer:
             answer["completion_probabilities"] = native.render_completion_probabilities(
                 choice.probs, task.params.sampling, self._context.piece
             )
-        if self._prepared.warnings:
-            answer["warnings"] = self._prepared.warnings
+        answer |= render_warnings(self._prepared.warnings)
         return native.select_fields(answer, body.response_fields)

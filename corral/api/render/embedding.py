@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 
 from corral.api.prepare_embedding import Inputs
+from corral.api.render.warning import render_warnings
 from corral.core.chunk import FloatArray
 
 _INT16_RANGE = 32760.0
@@ -85,13 +86,13 @@ def render_classes(
 def render_list(model: str, inputs: Inputs, warnings: list[str], **content: Any) -> dict[str, Any]:
     """Render the common envelope of these routes' responses."""
     n = inputs.n_tokens
-    answer = {
+    return {
         "model": model,
         "object": "list",
         "usage": {"prompt_tokens": n, "total_tokens": n},
         **content,
+        **render_warnings(warnings),
     }
-    return {**answer, "warnings": warnings} if warnings else answer
 
 
 def _render_row(row: FloatArray, is_base64: bool) -> Any:

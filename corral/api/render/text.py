@@ -13,6 +13,7 @@ from corral.api.render.best import best_choices
 from corral.api.render.echo import Echo, echo_prompt
 from corral.api.render.logprobs import Lists, TextLogprobs
 from corral.api.render.openai import OpenAIAnswer
+from corral.api.render.warning import render_warnings
 from corral.api.schema.openai import OpenAICompletionRequest
 from corral.core.result import UNFINISHED, Admitted, Done, Edited, Progress, TaskResult, TokenProbs, Tokens
 
@@ -69,7 +70,7 @@ class TextRenderer(OpenAIAnswer):
         if self._n_drawn > self._body.n:
             shown = best_choices(choices, self._n_drawn, self._body.n)
         answer = self._whole(choices, [self._render_whole(choice) for choice in shown])
-        return {**answer, "warnings": self._warnings} if self._warnings else answer
+        return answer | render_warnings(self._warnings)
 
     def _render_whole(self, choice: Choice) -> dict[str, Any]:
         if not self._body.echo:

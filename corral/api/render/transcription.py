@@ -6,6 +6,7 @@ from typing import Any
 
 from corral.api.choice import Choice
 from corral.api.prepare_chat import PreparedChat
+from corral.api.render.warning import render_warnings
 from corral.api.schema.transcription import TranscriptionRequest
 from corral.api.sse import SSE
 from corral.chat.event import Content, Event
@@ -82,7 +83,7 @@ class TranscriptionRenderer:
             "total_tokens": n_input + n_output,
             "input_token_details": details,
         }
-        return {"usage": usage, **({"warnings": self._warnings} if self._warnings else {})}
+        return {"usage": usage, **render_warnings(self._warnings)}
 
 
 def _time(seconds: float, point: str) -> str:

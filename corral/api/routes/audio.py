@@ -14,7 +14,7 @@ from corral.api.openapi import EVENTS, answers, form_of
 from corral.api.piece_response import respond_json
 from corral.api.prepare_chat import PreparedChat, prepare_chat
 from corral.api.render.transcription import TranscriptionRenderer
-from corral.api.respond import respond, run_whole
+from corral.api.respond import check_admission, respond, run_whole
 from corral.api.router import Router
 from corral.api.schema.answer import TRANSCRIPTION
 from corral.api.schema.chat import ChatRequest
@@ -23,7 +23,6 @@ from corral.api.schema.transcription import TranscriptionRequest
 from corral.api.state import state_of
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.media_item import MediaKind
-from corral.telemetry.scope import record_of
 
 router = Router()
 
@@ -31,16 +30,18 @@ _INSTRUCTION = "Transcribe audio to text"
 _NUMBERS = {"temperature": float, "max_tokens": int, "seed": int}
 _FLAGS = {"true": True, "false": False}
 _PLAIN = ("text", "srt", "vtt")
-_BODY, _ANSWERS = form_of(TranscriptionRequest), answers(TRANSCRIPTION, 501, 507, also=[EVENTS])
 
 
-@router.post("/v1/audio/transcriptions", openapi_extra=_BODY, responses=_ANSWERS)
-@router.post("/audio/transcriptions", openapi_extra=_BODY, responses=_ANSWERS)
+@router.post(
+    "/v1/audio/transcriptions",
+    "/audio/transcriptions",
+    openapi_extra=form_of(TranscriptionRequest),
+    responses=answers(TRANSCRIPTION, 501, 507, also=[EVENTS]),
+)
 async def transcribe(request: Request) -> Response:
     """Transcribe an audio clip."""
+    check_admission(request)
     state = state_of(request)
-    state.model.require_generation()
-    state.admission.check_queue(record_of(request).client)
     parts = await read_form(request)
     n_bytes = sum(len(part.data) for part in parts)
     body, chat = await state.pools.run_sized(n_bytes, _parse, parts)

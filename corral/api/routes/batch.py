@@ -15,11 +15,11 @@ from corral.api.batch.schema import BATCH, BATCHES, BatchRequest
 from corral.api.body import JsonResponse, parse_body
 from corral.api.dialects.responses.page import QUERIES, render_page
 from corral.api.openapi import answers, body_of, queries
+from corral.api.render.warning import render_warnings
 from corral.api.router import PathParameter, Router
 from corral.api.routes.file import batches_of
 from corral.core.errors import InvalidRequest, NotFound
 from corral.storage.batch_record import BatchRecord, new_id
-from corral.storage.batch_store import BatchStore
 from corral.telemetry.scope import record_of
 
 router = Router()
@@ -48,10 +48,8 @@ async def create(request: Request) -> Response:
         metadata=body.metadata,
         output_expires_s=body.output_expires_after.seconds if body.output_expires_after else None,
     )
-    await runner.on_disk(store.save_batch, batch)
-    runner.add(batch)
-    rendered = await _render(runner, store, batch)
-    return JsonResponse({**rendered, **({"warnings": body.warnings} if body.warnings else {})})
+    await runner.submit(batch)
+    return JsonResponse({**await _render(runner, batch), **render_warnings(body.warnings)})
 
 
 @router.get("/v1/batches", openapi_extra=queries(*QUERIES), responses=answers(BATCHES, 400, 501))
@@ -60,40 +58,34 @@ async def batches(request: Request) -> Response:
     runner, store, owner = batches_of(request)
     found = [each for each in await runner.on_disk(store.list_batches, owner) if each.endpoint != MESSAGES]
     page = render_page([{"id": batch.id, "batch": batch} for batch in found], request)
-    page["data"] = [await _render(runner, store, item["batch"]) for item in page["data"]]
+    page["data"] = [await _render(runner, item["batch"]) for item in page["data"]]
     return JsonResponse(page)
 
 
 @router.get("/v1/batches/{id}", responses=answers(BATCH, 404, 501))
 async def retrieve(request: Request, id: _Id) -> Response:
     """A batch, and how far it is."""
-    runner, store, owner = batches_of(request)
-    batch = await find_batch(runner, store, owner, id, is_messages=False)
-    return JsonResponse(await _render(runner, store, batch))
+    runner, _, owner = batches_of(request)
+    batch = await find_batch(runner, owner, id, is_messages=False)
+    return JsonResponse(await _render(runner, batch))
 
 
 @router.post("/v1/batches/{id}/cancel", responses=answers(BATCH, 404, 501))
 async def cancel(request: Request, id: _Id) -> Response:
     """Stop a batch; results that it has stay. One that has ended is not changed."""
-    runner, store, owner = batches_of(request)
-    batch = await find_batch(runner, store, owner, id, is_messages=False)
+    runner, _, owner = batches_of(request)
+    batch = await find_batch(runner, owner, id, is_messages=False)
     await runner.cancel(batch)
-    return JsonResponse(await _render(runner, store, batch))
+    return JsonResponse(await _render(runner, batch))
 
 
-async def find_batch(
-    runner: BatchRunner, store: BatchStore, owner: str, id: str, is_messages: bool
-) -> BatchRecord:
-    """Return a batch of this API; it is a running one's own record."""
-    batch = runner.find(owner, id)
-    if batch is None:
-        batch = await runner.on_disk(store.find_batch, owner, id)
+async def find_batch(runner: BatchRunner, owner: str, id: str, is_messages: bool) -> BatchRecord:
+    """Return a batch of this API."""
+    batch = await runner.load(owner, id)
     if (batch.endpoint == MESSAGES) != is_messages:
         raise NotFound(f"batch '{id:.64}' not found")
     return batch
 
 
-async def _render(runner: BatchRunner, store: BatchStore, batch: BatchRecord) -> dict[str, Any]:
-    counts = await runner.on_disk(store.counts, batch.id)
-    batch = runner.find(batch.client.id, batch.id) or batch
-    return render_batch(batch, counts, runner.eta_s(batch.id))
+async def _render(runner: BatchRunner, batch: BatchRecord) -> dict[str, Any]:
+    return render_batch(*await runner.progress(batch), runner.eta_s(batch.id))

@@ -6,11 +6,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse, parse_body
+from corral.api.count_tokens import count_tokens
 from corral.api.diagnose import begin_diagnosis
 from corral.api.model import ModelFacts
 from corral.api.openapi import EVENTS, answers, body_of
 from corral.api.piece_response import respond_json
-from corral.api.prepare_chat import count_chat_tokens, mark_chat, prepare_chat, render_chat
+from corral.api.prepare_chat import prepare_chat, render_chat
 from corral.api.render.chat import ChatRenderer
 from corral.api.respond import read_body, respond
 from corral.api.router import Router
@@ -22,13 +23,13 @@ from corral.media.collect import PlainCollector, mark_messages
 
 router = Router()
 
-_BODY = body_of(ChatRequest)
-_ANSWERS = answers(CHAT, 501, 507, also=[EVENTS])
-_COUNTS = answers(INPUT_TOKENS, 501, 507)
 
-
-@router.post("/v1/chat/completions", openapi_extra=_BODY, responses=_ANSWERS)
-@router.post("/chat/completions", openapi_extra=_BODY, responses=_ANSWERS)
+@router.post(
+    "/v1/chat/completions",
+    "/chat/completions",
+    openapi_extra=body_of(ChatRequest),
+    responses=answers(CHAT, 501, 507, also=[EVENTS]),
+)
 async def chat(request: Request) -> Response:
     """Answer a conversation."""
     state = state_of(request)
@@ -43,7 +44,7 @@ async def chat(request: Request) -> Response:
     return await respond(request, prepared.completion, renderer, body.stream)
 
 
-@router.post("/apply-template", openapi_extra=_BODY, responses=answers(PROMPT, 501))
+@router.post("/apply-template", openapi_extra=body_of(ChatRequest), responses=answers(PROMPT, 501))
 async def apply_template(request: Request) -> Response:
     """The prompt that a conversation would become."""
     state = state_of(request)
@@ -61,13 +62,13 @@ def _apply_template(body: ChatRequest, model: ModelFacts) -> str:
     return prompt.text
 
 
-@router.post("/v1/chat/completions/input_tokens", openapi_extra=_BODY, responses=_COUNTS)
-@router.post("/chat/completions/input_tokens", openapi_extra=_BODY, responses=_COUNTS)
+@router.post(
+    "/v1/chat/completions/input_tokens",
+    "/chat/completions/input_tokens",
+    openapi_extra=body_of(ChatRequest),
+    responses=answers(INPUT_TOKENS, 501, 507),
+)
 async def input_tokens(request: Request) -> Response:
     """How many tokens a conversation would take."""
-    context = state_of(request).prepare
-    body, media, _ = await mark_chat(request, await parse_body(request, ChatRequest), context)
-    state_of(request).wake_engine()
-    base, settings = context.baseline(media), context.model.chat
-    n = await context.pools.run_chat(count_chat_tokens, body, base, settings)
+    n = await count_tokens(request, await parse_body(request, ChatRequest))
     return JsonResponse({"object": "response.input_tokens", "input_tokens": n})

@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from corral.api.openapi import EVENTS, answers, body_of
 from corral.api.prepare import prepare_completion
-from corral.api.prepare_infill import InfillSettings
 from corral.api.prepare_text import prepare_text
 from corral.api.render.completion import NativeRenderer
 from corral.api.render.text import TextRenderer
@@ -20,11 +19,13 @@ from corral.api.state import state_of
 
 router = Router()
 
-_BODY, _ANSWERS = body_of(CompletionRequest), answers(COMPLETION, 501, 507, also=[EVENTS])
 
-
-@router.post("/completion", openapi_extra=_BODY, responses=_ANSWERS)
-@router.post("/completions", openapi_extra=_BODY, responses=_ANSWERS)
+@router.post(
+    "/completion",
+    "/completions",
+    openapi_extra=body_of(CompletionRequest),
+    responses=answers(COMPLETION, 501, 507, also=[EVENTS]),
+)
 async def completion(request: Request) -> Response:
     """Continue a prompt."""
     state = state_of(request)
@@ -43,7 +44,6 @@ async def openai_completion(request: Request) -> Response:
     """Continue a prompt, in OpenAI's shape."""
     state = state_of(request)
     body = await read_body(request, OpenAICompletionRequest)
-    settings = InfillSettings(state.settings.engine.n_batch, state.settings.server.spm_infill)
-    prepared = await prepare_text(request, body, state.prepare, settings)
+    prepared = await prepare_text(request, body, state.prepare)
     renderer = TextRenderer(state.model.render_context, body, prepared)
     return await respond(request, prepared, renderer, body.stream)

@@ -37,12 +37,15 @@ _MESSAGES = {
     ControlOutcome.TOO_EARLY: "the request is still being prepared",
     ControlOutcome.UNCHANGEABLE: "this answer cannot be forked or edited",
 }
-_BODY, _ANSWERS = body_of(ControlRequest), answers(CONTROL)
 
 
-@router.post("/v1/chat/completions/control", openapi_extra=_BODY, responses=_ANSWERS)
-@router.post("/chat/completions/control", openapi_extra=_BODY, responses=_ANSWERS)
-@router.post("/completion/control", openapi_extra=_BODY, responses=_ANSWERS)
+@router.post(
+    "/v1/chat/completions/control",
+    "/chat/completions/control",
+    "/completion/control",
+    openapi_extra=body_of(ControlRequest),
+    responses=answers(CONTROL),
+)
 async def control(request: Request) -> Response:
     """Control an answer that is being generated."""
     state, client = state_of(request), record_of(request).client

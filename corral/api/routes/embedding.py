@@ -31,19 +31,23 @@ from corral.media.collect import mark_prompt
 
 router = Router()
 
-_BODY = body_of(EmbeddingRequest)
-_ANSWERS = answers(EMBEDDING, 501, 507)
 _UNCHANGED = -1
 
 
-@router.post("/embedding", openapi_extra=_BODY, responses=_ANSWERS)
-@router.post("/embeddings", openapi_extra=_BODY, responses=_ANSWERS)
+@router.post(
+    "/embedding",
+    "/embeddings",
+    openapi_extra=body_of(EmbeddingRequest),
+    responses=answers(EMBEDDING, 501, 507),
+)
 async def embedding(request: Request) -> Response:
     """Vectors of texts; of all their tokens, if there is no pooling."""
     return await _answer(request, is_openai=False)
 
 
-@router.post("/v1/embeddings", openapi_extra=_BODY, responses=answers(EMBEDDINGS, 501, 507))
+@router.post(
+    "/v1/embeddings", openapi_extra=body_of(EmbeddingRequest), responses=answers(EMBEDDINGS, 501, 507)
+)
 async def openai_embeddings(request: Request) -> Response:
     """Vectors of texts, in OpenAI's shape."""
     return await _answer(request, is_openai=True)

@@ -15,8 +15,9 @@ from corral.api.batch.runner import BatchRunner
 from corral.api.batch.schema import FILE, FILE_DELETED, FILES, MAX_EXPIRY_S, MIN_EXPIRY_S
 from corral.api.batch.upload import read_form
 from corral.api.body import JsonResponse
-from corral.api.dialects.responses.page import QUERIES, parse_number, render_page
+from corral.api.dialects.responses.page import QUERIES, render_page
 from corral.api.openapi import BINARY, answers, queries, query
+from corral.api.query_number import parse_number
 from corral.api.router import PathParameter, Router
 from corral.api.state import state_of
 from corral.core.errors import Conflict, InvalidRequest, NotSupported, TooLarge

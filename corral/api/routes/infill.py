@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.openapi import EVENTS, answers, body_of
-from corral.api.prepare_infill import InfillSettings, prepare_infill, require_marks
+from corral.api.prepare_infill import prepare_infill, require_marks
 from corral.api.render.completion import NativeRenderer
 from corral.api.respond import read_body, respond
 from corral.api.router import Router
@@ -28,7 +28,6 @@ async def infill(request: Request) -> Response:
     state.model.require_generation()
     require_marks(state.model.vocab.fim)
     body = await read_body(request, InfillRequest)
-    settings = InfillSettings(state.settings.engine.n_batch, state.settings.server.spm_infill)
-    prepared = await prepare_infill(request, body, state.prepare, settings)
+    prepared = await prepare_infill(request, body, state.prepare)
     renderer = NativeRenderer(state.model.render_context, body, prepared)
     return await respond(request, prepared, renderer, body.stream)

@@ -22,8 +22,7 @@ _EMPTY_DETAILS = ("parent_model", "family", "parameter_size", "quantization_leve
 RELOAD = query("reload", "1: read `--models-dir`, `--models-preset` and `--config` again.", type="string")
 
 
-@router.get("/v1/models", openapi_extra=queries(RELOAD), responses=answers(MODELS, 400))
-@router.get("/models", openapi_extra=queries(RELOAD), responses=answers(MODELS, 400))
+@router.get("/v1/models", "/models", openapi_extra=queries(RELOAD), responses=answers(MODELS, 400))
 async def models(request: Request) -> Response:
     """All models."""
     state = state_of(request)

@@ -20,14 +20,15 @@ from corral.core.errors import InvalidRequest
 
 router = Router()
 
-_RANKS = answers(RANKS, 501)
-_CLASSES = answers(CLASSES, 501)
 
-
-@router.post("/rerank", openapi_extra=body_of(RerankRequest), responses=_RANKS)
-@router.post("/reranking", openapi_extra=body_of(RerankRequest), responses=_RANKS)
-@router.post("/v1/rerank", openapi_extra=body_of(RerankRequest), responses=_RANKS)
-@router.post("/v1/reranking", openapi_extra=body_of(RerankRequest), responses=_RANKS)
+@router.post(
+    "/rerank",
+    "/reranking",
+    "/v1/rerank",
+    "/v1/reranking",
+    openapi_extra=body_of(RerankRequest),
+    responses=answers(RANKS, 501),
+)
 async def rerank(request: Request) -> Response:
     """Documents, the ones that fit a query best first."""
     state = state_of(request)
@@ -52,8 +53,9 @@ async def rerank(request: Request) -> Response:
     return await respond(state.pools, vectors, render)
 
 
-@router.post("/classify", openapi_extra=body_of(ClassifyRequest), responses=_CLASSES)
-@router.post("/v1/classify", openapi_extra=body_of(ClassifyRequest), responses=_CLASSES)
+@router.post(
+    "/classify", "/v1/classify", openapi_extra=body_of(ClassifyRequest), responses=answers(CLASSES, 501)
+)
 async def classify(request: Request) -> Response:
     """The model's labels for texts, with raw scores, the best first."""
     state = state_of(request)

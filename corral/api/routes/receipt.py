@@ -8,9 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse, parse_body
+from corral.api.choice import n_common
 from corral.api.disconnect import run_for_client
 from corral.api.openapi import answers, body_of, shape
 from corral.api.receipt import read_task
+from corral.api.respond import check_admission
 from corral.api.router import Router
 from corral.api.schema.receipt import ReceiptRequest
 from corral.api.state import state_of
@@ -42,8 +44,7 @@ async def replay(request: Request) -> Response:
     state, client = state_of(request), record_of(request).client
     if state.receipt_key is None:
         raise NotSupported("the server has no key for receipts (--receipt-key)")
-    state.model.require_generation()
-    state.admission.check_queue(client)
+    check_admission(request)
     receipt = (await parse_body(request, ReceiptRequest)).receipt
     if not await state.pools.run_text(state.receipt_key.accepts, receipt):
         raise InvalidRequest("is not signed by this server", field="receipt")
@@ -64,9 +65,7 @@ async def _collect(results: TaskStream) -> list[int]:
 
 def _compare(receipt: dict[str, Any], tokens: list[int]) -> dict[str, Any]:
     expected = receipt["tokens"]
-    pairs = zip(expected, tokens, strict=False)
-    at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(expected), len(tokens)))
-    is_same = expected == tokens
+    at, is_same = n_common(expected, tokens), expected == tokens
     return {
         "object": "receipt.replay",
         "identical": is_same,

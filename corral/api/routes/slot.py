@@ -37,7 +37,6 @@ _SLOT: Any = {"type": "integer", "minimum": 0}
 _Slot = Annotated[str, PathParameter("Number of the slot.", _SLOT)]
 WAIT = query("wait", "`0` or `false`: answer 409 instead of waiting if the slot is busy.", type="string")
 SLOT = query("slot", "The slot to restore into.", **_SLOT)
-_INFO = answers(SLOT_INFO, 400, 404, 501)
 
 
 @router.post(
@@ -61,8 +60,7 @@ async def act(request: Request, id_slot: _Slot) -> Response:
     return await _ACTIONS[name](SlotCall(request, id_slot))
 
 
-@router.get("/v1/slots/{id_slot}/info", responses=_INFO)
-@router.get("/slots/{id_slot}/info", responses=_INFO)
+@router.get("/v1/slots/{id_slot}/info", "/slots/{id_slot}/info", responses=answers(SLOT_INFO, 400, 404, 501))
 async def info(request: Request, id_slot: _Slot) -> Response:
     """How many tokens a slot has, and where its messages are."""
     require_slots(request)

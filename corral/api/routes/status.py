@@ -14,6 +14,7 @@ from corral.api.model import ChatSettings
 from corral.api.openapi import answers, body_like, queries, query, shape
 from corral.api.render.capability import render_capability
 from corral.api.render.native import render_slot
+from corral.api.render.warning import render_warnings
 from corral.api.router import Router
 from corral.api.schema.answer import HEALTH, PROPS, SLOTS, SUCCESS
 from corral.api.schema.parse import RequestModel
@@ -32,13 +33,11 @@ router = Router()
 
 _INCLUDE = query("include_slots", "Include the state of each slot.", type="string")
 _FAIL = query("fail_on_no_slot", "Answer 503 if no slot is idle.", type="string")
-_HEALTH_QUERY = queries(_INCLUDE, _FAIL)
 _PROPS_BODY = body_like({"type": "object"}, required=False)
 _READY = shape(status="string")
 
 
-@router.get("/health", openapi_extra=_HEALTH_QUERY, responses=answers(HEALTH))
-@router.get("/v1/health", openapi_extra=_HEALTH_QUERY, responses=answers(HEALTH))
+@router.get("/health", "/v1/health", openapi_extra=queries(_INCLUDE, _FAIL), responses=answers(HEALTH))
 async def health(request: Request) -> Response:
     """Whether the server can answer."""
     state = state_of(request)
@@ -138,8 +137,8 @@ async def set_props(request: Request) -> Response:
     if not state_of(request).settings.server.props:
         message = "This server does not support changing global properties. Start it with `--props`"
         raise NotSupported(message)
-    warnings = (await parse_body(request, RequestModel, default={})).warnings
-    return JsonResponse({"success": True, **({"warnings": warnings} if warnings else {})})
+    body = await parse_body(request, RequestModel, default={})
+    return JsonResponse({"success": True, **render_warnings(body.warnings)})
 
 
 def _render_tool_template(chat: ChatSettings) -> dict[str, str]:

@@ -66,9 +66,7 @@ async def detokenize(request: Request) -> Response:
 
 def _tokenize(body: TokenizeRequest, vocab: Vocab, max_bytes: int) -> list[int]:
     """The tokens, if there are not too many for an answer."""
-    tokens = tokenize_mixed(
-        body.content, vocab, vocab.n_tokens, body.add_special, body.parse_special, "content"
-    )
+    tokens = tokenize_mixed(body.content, vocab, body.add_special, body.parse_special, "content")
     remedy = "shorten it" + (", or leave out 'with_pieces'" if body.with_pieces else "")
     try:
         refuse_large_answer(_n_bytes(tokens, body), max_bytes, "content", remedy)

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse
-from corral.api.dialects.responses.page import parse_number
 from corral.api.openapi import answers, list_of, queries, query, shape
+from corral.api.query_number import query_number
 from corral.api.router import Router
 from corral.api.state import state_of
 from corral.core.client import Client
@@ -32,14 +32,16 @@ _ENTRY = shape(
     seconds="number",
 )
 _USAGE = shape(object="string", data=list_of(_ENTRY), limits="object")
-_DAYS = query("days", "How many days to list.", type="integer", minimum=1, maximum=_MAX_DAYS, default=30)
+_DAYS = query(
+    "days", "How many days to list.", type="integer", minimum=1, maximum=_MAX_DAYS, default=_DEFAULT_DAYS
+)
 
 
 @router.get("/v1/usage", openapi_extra=queries(_DAYS), responses=answers(_USAGE, 400))
 async def usage(request: Request) -> Response:
     """Requests, tokens and seconds of the key by day, newest first."""
     client, ledger = record_of(request).client, state_of(request).telemetry.ledger
-    days = parse_number(request.query_params.get("days", str(_DEFAULT_DAYS)), "days", 1, _MAX_DAYS)
+    days = query_number(request, "days", _DEFAULT_DAYS, 1, _MAX_DAYS)
     found = ledger.entries(int(time.time()) // DAY_S - days + 1)
     own = {place: entry for place, entry in found.items() if client.is_admin or place[1] == client.id}
     data = [_render(day, entry) for (day, _), entry in sorted(own.items(), reverse=True)]

@@ -7,7 +7,6 @@ from corral.storage.saved_chat import MAX_TIME_MS, MAX_TITLE_CHARS
 
 SUCCESS = shape(success="boolean", warnings="array?")
 HEALTH = shape(status="string", slots_idle="integer", slots_processing="integer", slots="array?")
-_GENERATION_SETTINGS = shape(n_predict="integer", seed="integer", temperature="number", samplers="array")
 _SLOT = shape(
     id="integer",
     id_task="integer",

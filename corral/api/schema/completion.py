@@ -18,6 +18,12 @@ from corral.media.collect import MAX_MEDIA
 
 Letters = Annotated[str, Field(max_length=64)]
 
+RECEIPT: Any = Field(
+    False,
+    description="Return a signed `receipt` with every choice, from which it can be evaluated again "
+    "(`--receipt-key`).",
+)
+
 _sampling = SamplingParams()
 _generation = GenerationParams()
 
@@ -191,11 +197,7 @@ class CompletionRequest(GenerationFields):
     model_config = ConfigDict(
         json_schema_extra={"required": [], "anyOf": [{"required": [n]} for n in ("prompt", "system_prompt")]}
     )
-    receipt: Flag = Field(
-        False,
-        description="Return a signed `receipt` with every choice, from which it can be evaluated again "
-        "(`--receipt-key`).",
-    )
+    receipt: Flag = RECEIPT
     prompt: Any = Field(
         description="A text, token ids, a mix of both, or a list of those; a list is answered with a list.",
         json_schema_extra=PROMPT,

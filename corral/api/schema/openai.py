@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from corral.api.schema.completion import CompletionRequest, GenerationFields
+from corral.api.schema.completion import RECEIPT, CompletionRequest, GenerationFields
 from corral.api.schema.field import Flag, Text, Whole, limits
 from corral.api.schema.parse import RequestModel
 
@@ -24,11 +24,7 @@ class StreamOptions(RequestModel):
 
 class OpenAIFields(GenerationFields):
     stream_options: StreamOptions = Field(StreamOptions(), description="Options of the stream.")
-    receipt: Flag = Field(
-        False,
-        description="Return a signed `receipt` with every choice, from which it can be evaluated again "
-        "(`--receipt-key`).",
-    )
+    receipt: Flag = RECEIPT
     user: Text = Field("", description=ACCEPTED)
     prompt_cache_key: Text = Field(
         "",

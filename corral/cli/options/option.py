@@ -136,6 +136,10 @@ class Option:
             return "on" if default else "off"
         return " ".join(repr(item) for item in default) if isinstance(default, tuple) else str(default)
 
+    def split(self, text: str) -> tuple[str, ...]:
+        """Return the arguments in a text, such as that of an environment variable."""
+        return tuple(text.split()) if self.n_args in (2, "+") else (text,)
+
     def read(self, args: Sequence[str]) -> Any:
         """Convert arguments to the value. Raises ValueError with the reason."""
         if self.refusal:

@@ -340,9 +340,9 @@ class Registry:
 
 def failed(model: ServedModel, reason: CorralError) -> CorralError:
     """Return the error for requests to a model that has just failed to load."""
-    error = Unavailable(f"model '{model.name}' failed to load: {reason.message}", **reason.details)
-    error.retry_after_s = math.ceil(model.failure.retry_after_s) if model.failure is not None else None
-    return error
+    wait_s = math.ceil(model.failure.retry_after_s) if model.failure is not None else None
+    message = f"model '{model.name}' failed to load: {reason.message}"
+    return Unavailable(message, retry_after_s=wait_s, **reason.details)
 
 
 def host_budget(server: ServerSettings) -> int | None:

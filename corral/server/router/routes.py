@@ -12,7 +12,7 @@ from corral import BUILD_INFO
 from corral.api.body import JsonResponse, parse_body
 from corral.api.dialects.messages.error import VERSION_HEADER
 from corral.api.dialects.messages.model_list import render_model as render_messages_model
-from corral.api.dialects.messages.model_list import render_models as render_messages_models
+from corral.api.dialects.messages.reply import render_page
 from corral.api.dialects.ollama import schema
 from corral.api.dialects.ollama.model_list import render_model, render_process
 from corral.api.router import Router
@@ -28,8 +28,7 @@ from corral.server.router.registry import Registry
 router = Router()
 
 
-@router.get("/health", include_in_schema=False)
-@router.get("/v1/health", include_in_schema=False)
+@router.get("/health", "/v1/health", include_in_schema=False)
 async def health(_request: Request) -> Response:
     """Whether the server can answer; models are loaded when they are used."""
     return JsonResponse({"status": "ok"})
@@ -84,7 +83,7 @@ async def models(request: Request) -> Response:
     if VERSION_HEADER.decode() not in request.headers:
         return JsonResponse(await list_models(request, request.app.state.models))
     visible = _registry(request).visible(client_of(request.scope))
-    return JsonResponse(render_messages_models([_messages_model(request, model) for model in visible]))
+    return JsonResponse(render_page([_messages_model(request, model) for model in visible]))
 
 
 @router.get("/v1/models/{name:path}", include_in_schema=False)

@@ -16,6 +16,7 @@ from corral.api.disconnect import run_for_client
 from corral.api.error import render_error_for
 from corral.api.json_encode import encode_json
 from corral.api.sse import SSE, encode_event
+from corral.api.streamed_response import UNBUFFERED
 from corral.core.errors import CorralError
 from corral.server.router.model import ModelState, ServedModel
 from corral.server.router.name import has_flag
@@ -27,11 +28,7 @@ _TEXT = ("/v1/completions",)
 _NATIVE = ("/completion", "/completions", "/infill")
 _OBJECTS = {**dict.fromkeys(_CHAT, "chat.completion.chunk"), **dict.fromkeys(_TEXT, "text_completion")}
 _N_STEPS = 20  # of the progress, each an event
-_HEADERS = [
-    (b"content-type", SSE.media_type.encode()),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
+_HEADERS = [(b"content-type", SSE.media_type.encode()), *UNBUFFERED]
 
 
 def wants_progress(path: str, body: bytes) -> bool:

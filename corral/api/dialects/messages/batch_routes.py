@@ -21,15 +21,14 @@ from corral.api.batch.schema import (
     MessageBatchRequest,
 )
 from corral.api.body import JsonResponse, parse_body
-from corral.api.dialects.messages.error import ID_HEADER
-from corral.api.dialects.responses.page import parse_number
+from corral.api.dialects.messages.reply import render_page, with_id
 from corral.api.openapi import answers, body_of, queries, query
+from corral.api.query_number import query_number
 from corral.api.router import PathParameter, Router
 from corral.api.routes.batch import find_batch
 from corral.api.routes.file import batches_of
 from corral.core.errors import Conflict, InvalidRequest
 from corral.storage.batch_record import BatchRecord, Counts, FileRecord, new_id
-from corral.storage.batch_store import BatchStore
 from corral.telemetry.scope import record_of
 
 router = Router()
@@ -73,9 +72,8 @@ async def create(request: Request) -> Response:
         expires_at=now + _WINDOW_S,
         total=len(body.requests),
     )
-    await runner.on_disk(store.save_batch, batch)
-    runner.add(batch)
-    return await _answer(request, runner, store, batch)
+    await runner.submit(batch)
+    return await _answer(request, runner, batch)
 
 
 @router.get(
@@ -93,50 +91,50 @@ async def batches(request: Request) -> Response:
         first = _index(ids, params["after_id"], "after_id") + 1
     if "before_id" in params:
         end = _index(ids, params["before_id"], "before_id")
-    limit = parse_number(params.get("limit", str(_DEFAULT_LIMIT)), "limit", 1, _MAX_LIMIT)
+    limit = query_number(request, "limit", _DEFAULT_LIMIT, 1, _MAX_LIMIT)
     rest = found[first:end]
     page = rest[-limit:] if "before_id" in params else rest[:limit]
-    data = [await _render(request, runner, store, batch) for batch in page]
-    return _with_id(request, JsonResponse(_render_page(data, len(rest) > limit)))
+    data = [await _render(request, runner, batch) for batch in page]
+    return with_id(request, JsonResponse(render_page(data, len(rest) > limit)))
 
 
 @router.get("/v1/messages/batches/{id}", responses=answers(MESSAGE_BATCH, 404, 501))
 async def retrieve(request: Request, id: _Id) -> Response:
     """A batch, and how far it is, in Anthropic's shape."""
-    runner, store, owner = batches_of(request)
-    batch = await find_batch(runner, store, owner, id, is_messages=True)
-    return await _answer(request, runner, store, batch)
+    runner, _, owner = batches_of(request)
+    batch = await find_batch(runner, owner, id, is_messages=True)
+    return await _answer(request, runner, batch)
 
 
 @router.post("/v1/messages/batches/{id}/cancel", responses=answers(MESSAGE_BATCH, 404, 501))
 async def cancel(request: Request, id: _Id) -> Response:
     """Stop a batch; results that it has stay."""
-    runner, store, owner = batches_of(request)
-    batch = await find_batch(runner, store, owner, id, is_messages=True)
+    runner, _, owner = batches_of(request)
+    batch = await find_batch(runner, owner, id, is_messages=True)
     await runner.cancel(batch)
-    return await _answer(request, runner, store, batch)
+    return await _answer(request, runner, batch)
 
 
 @router.get("/v1/messages/batches/{id}/results", responses=answers(None, 404, 409, 501, also=[JSONL]))
 async def results(request: Request, id: _Id) -> Response:
     """The results of a batch that has ended, one per line."""
     runner, store, owner = batches_of(request)
-    batch = await find_batch(runner, store, owner, id, is_messages=True)
+    batch = await find_batch(runner, owner, id, is_messages=True)
     if not batch.is_ended:
         raise Conflict("the batch has not ended")
-    return _with_id(request, respond_results(runner, store, batch.id, None))
+    return with_id(request, respond_results(runner, store, batch.id, None))
 
 
 @router.delete("/v1/messages/batches/{id}", responses=answers(MESSAGE_BATCH_DELETED, 404, 409, 501))
 async def delete(request: Request, id: _Id) -> Response:
     """Delete a batch that has ended, and its results."""
     runner, store, owner = batches_of(request)
-    batch = await find_batch(runner, store, owner, id, is_messages=True)
+    batch = await find_batch(runner, owner, id, is_messages=True)
     if not batch.is_ended:
         raise Conflict("the batch has not ended; cancel it first")
     await runner.on_disk(store.remove_batch, batch)
     await runner.on_disk(store.remove_file, owner, batch.input_file_id)
-    return _with_id(request, JsonResponse({"id": id, "type": "message_batch_deleted"}))
+    return with_id(request, JsonResponse({"id": id, "type": "message_batch_deleted"}))
 
 
 def _lines(requests: list[Any]) -> bytes:
@@ -158,16 +156,12 @@ def _lines(requests: list[Any]) -> bytes:
     return b"".join(lines)
 
 
-async def _answer(request: Request, runner: BatchRunner, store: BatchStore, batch: BatchRecord) -> Response:
-    return _with_id(request, JsonResponse(await _render(request, runner, store, batch)))
+async def _answer(request: Request, runner: BatchRunner, batch: BatchRecord) -> Response:
+    return with_id(request, JsonResponse(await _render(request, runner, batch)))
 
 
-async def _render(
-    request: Request, runner: BatchRunner, store: BatchStore, batch: BatchRecord
-) -> dict[str, Any]:
-    counts = await runner.on_disk(store.counts, batch.id)
-    batch = runner.find(batch.client.id, batch.id) or batch
-    return render_message_batch(batch, counts, str(request.base_url))
+async def _render(request: Request, runner: BatchRunner, batch: BatchRecord) -> dict[str, Any]:
+    return render_message_batch(*await runner.progress(batch), str(request.base_url))
 
 
 def render_message_batch(batch: BatchRecord, counts: Counts, base_url: str) -> dict[str, Any]:
@@ -194,11 +188,6 @@ def render_message_batch(batch: BatchRecord, counts: Counts, base_url: str) -> d
     }
 
 
-def _render_page(data: list[dict[str, Any]], has_more: bool) -> dict[str, Any]:
-    ends = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-    return {"data": data, "has_more": has_more, "first_id": ends[0], "last_id": ends[1]}
-
-
 def _index(ids: list[str], id: str, field: str) -> int:
     if id not in ids:
         raise InvalidRequest(f"batch '{id:.64}' not found", field=field)
@@ -208,8 +197,3 @@ def _index(ids: list[str], id: str, field: str) -> int:
 def _date(seconds: int | None) -> str | None:
     """Return a time as in RFC 3339."""
     return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc).isoformat()
-
-
-def _with_id(request: Request, response: Response) -> Response:
-    response.headers[ID_HEADER.decode()] = record_of(request).id
-    return response

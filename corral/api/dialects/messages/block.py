@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
-from xml.sax.saxutils import quoteattr
 
-from corral.api.dialects.messages.schema import MAX_BLOCKS
+from corral.api.dialects.content import (
+    Fields,
+    Part,
+    keeps_no_files,
+    require_text,
+    typed_parts,
+    wrap_text,
+)
 from corral.api.dialects.remarks import Remarks
-from corral.core.errors import InvalidRequest, NotSupported
+from corral.core.errors import InvalidRequest
 
-Block = Mapping[str, Any]
-Part = dict[str, Any]
+Block = Fields
 
 CACHE_TTLS = ("5m", "1h")  # the default first
 _PDF = "application/pdf"
@@ -40,16 +46,7 @@ class BlockRemarks(Remarks):
             self.cache_ttl = ttl if ttl in CACHE_TTLS else CACHE_TTLS[0]
 
 
-def as_blocks(content: Any, place: str) -> list[Block]:
-    """Return content as blocks; a text is one block."""
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    if not isinstance(content, list) or len(content) > MAX_BLOCKS:
-        raise InvalidRequest(f"must be a string or a list of at most {MAX_BLOCKS} blocks", field=place)
-    for i, block in enumerate(content):
-        if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-            raise InvalidRequest("must be an object with a 'type'", field=f"{place}[{i}]")
-    return content
+as_blocks = partial(typed_parts, text_type="text", noun="blocks")
 
 
 def parse_part(block: Block, place: str, remarks: BlockRemarks) -> Part:
@@ -70,13 +67,6 @@ def parse_part(block: Block, place: str, remarks: BlockRemarks) -> Part:
 def parse_text(block: Block, place: str, remarks: BlockRemarks) -> Part:
     remarks.check_keys(block, ("text", "citations"), place)
     return _text(require_text(block, "text", place))
-
-
-def require_text(block: Block, name: str, place: str) -> str:
-    text = block.get(name)
-    if not isinstance(text, str):
-        raise InvalidRequest("must be a string", field=f"{place}.{name}")
-    return text
 
 
 def pdf_source(block: Block) -> Mapping[str, Any] | None:
@@ -103,7 +93,7 @@ def _image_url(source: Any, place: str) -> str:
     if kind == "url":
         return require_text(source, "url", place)
     if kind == "file":
-        raise NotSupported(f"Field '{place}': this server keeps no files", param=place)
+        raise keeps_no_files(place)
     raise InvalidRequest("must be an object whose 'type' is 'base64' or 'url'", field=place)
 
 
@@ -111,9 +101,7 @@ def _document(block: Block, place: str, remarks: BlockRemarks) -> str:
     """Return a document as text, wrapped with its title."""
     remarks.check_keys(block, ("source", "title", "context", "citations"), place)
     _check_citations(block, place, remarks)
-    names = [(name, block.get(name)) for name in ("title", "context")]
-    attributes = "".join(f" {name}={quoteattr(text)}" for name, text in names if isinstance(text, str))
-    return f"<document{attributes}>\n{_document_text(block, place, remarks)}\n</document>"
+    return wrap_text("document", _document_text(block, place, remarks), block, "title", "context")
 
 
 def _document_text(block: Block, place: str, remarks: BlockRemarks) -> str:
@@ -126,9 +114,9 @@ def _document_text(block: Block, place: str, remarks: BlockRemarks) -> str:
         return require_text(source, "data", where)
     if kind == "content":
         blocks = as_blocks(source.get("content"), f"{where}.content")
-        return join_texts(blocks, f"{where}.content", remarks)
+        return _join_texts(blocks, f"{where}.content", remarks)
     if kind == "file":
-        raise NotSupported(f"Field '{where}': this server keeps no files", param=where)
+        raise keeps_no_files(where)
     message = "must be an object whose 'type' is 'text', 'content', or, of a PDF, 'base64' or 'url'"
     raise InvalidRequest(message, field=where)
 
@@ -136,10 +124,9 @@ def _document_text(block: Block, place: str, remarks: BlockRemarks) -> str:
 def _search_result(block: Block, place: str, remarks: BlockRemarks) -> str:
     remarks.check_keys(block, ("source", "title", "content", "citations"), place)
     _check_citations(block, place, remarks)
-    names = [(name, block.get(name)) for name in ("title", "source")]
-    attributes = "".join(f" {name}={quoteattr(text)}" for name, text in names if isinstance(text, str))
-    blocks = as_blocks(block.get("content"), f"{place}.content")
-    return f"<search_result{attributes}>\n{join_texts(blocks, f'{place}.content', remarks)}\n</search_result>"
+    where = f"{place}.content"
+    text = _join_texts(as_blocks(block.get("content"), where), where, remarks)
+    return wrap_text("search_result", text, block, "title", "source")
 
 
 def _check_citations(block: Block, place: str, remarks: BlockRemarks) -> None:
@@ -148,7 +135,7 @@ def _check_citations(block: Block, place: str, remarks: BlockRemarks) -> None:
         remarks.warn(f"{place}.citations", "was ignored: answers have no citations")
 
 
-def join_texts(blocks: list[Block], place: str, remarks: BlockRemarks) -> str:
+def _join_texts(blocks: list[Block], place: str, remarks: BlockRemarks) -> str:
     """Join blocks that must be texts."""
     return "\n".join(
         parse_text(_require_text_block(block, f"{place}[{i}]"), f"{place}[{i}]", remarks)["text"]

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.api.dialects.content import Part, plain, require_text
 from corral.api.dialects.messages.billing import mask_billing
-from corral.api.dialects.messages.block import (
-    Block,
-    BlockRemarks,
-    Part,
-    as_blocks,
-    parse_part,
-    parse_text,
-    require_text,
-)
+from corral.api.dialects.messages.block import Block, BlockRemarks, as_blocks, parse_part, parse_text
 from corral.chat.message import MAX_MESSAGES
 from corral.core.errors import InvalidRequest
 
@@ -41,7 +34,7 @@ class Conversation:
             masked = mask_billing(part["text"])
             self.is_masked |= masked != part["text"]
             part["text"] = masked
-        self._add("system", _plain(parts), place)
+        self._add("system", plain(parts), place)
 
     def add_all(self, messages: Any) -> None:
         if not isinstance(messages, list) or not messages or len(messages) > MAX_MESSAGES:
@@ -80,7 +73,7 @@ class Conversation:
 
     def _add_parts(self, parts: list[Part], places: list[str], place: str, is_needed: bool = False) -> None:
         if parts or is_needed:
-            self._add("user", _plain(parts), place)
+            self._add("user", plain(parts), place)
             self._name_parts(places)
 
     def _add_result(self, block: Block, place: str) -> None:
@@ -92,7 +85,7 @@ class Conversation:
         parts = [parse_part(inner, where, self._remarks) for inner, where in placed]
         if block.get("is_error"):
             parts, placed = [{"type": "text", "text": "Error:"}, *parts], [({}, place), *placed]
-        self._add("tool", _plain(parts), place, tool_call_id=plain_id(id))
+        self._add("tool", plain(parts), place, tool_call_id=plain_id(id))
         self._name_parts([where for _, where in placed])
 
     def _add_assistant(self, blocks: list[Block], place: str) -> None:
@@ -116,7 +109,7 @@ class Conversation:
         more: dict[str, Any] = {"tool_calls": calls} if calls else {}
         if thought := "\n".join(filter(None, reasoning)):
             more["reasoning_content"] = thought
-        self._add("assistant", _plain(texts), place, **more)
+        self._add("assistant", plain(texts), place, **more)
 
     def _call(self, block: Block, place: str) -> dict[str, Any]:
         self._remarks.check_keys(block, ("id", "name", "input", "caller"), place)
@@ -143,13 +136,6 @@ class Conversation:
 def plain_id(id: str) -> str:
     """Return the id of a call as the model knows it."""
     return id.removeprefix(ID_PREFIX)
-
-
-def _plain(parts: list[Part]) -> str | list[Part]:
-    """Return a single text part as a string, the most common content."""
-    if not parts:
-        return ""
-    return str(parts[0]["text"]) if len(parts) == 1 and parts[0]["type"] == "text" else parts
 
 
 def _placed(blocks: list[Block], place: str) -> list[tuple[Block, str]]:

@@ -18,7 +18,7 @@ MAX_PDFS = 16
 
 async def read_pdfs(messages: Any, source: MediaSource) -> dict[str, str]:
     """Return the text of each, keyed by the place of its block."""
-    found = await asyncio.to_thread(_find_all, messages)
+    found = await asyncio.to_thread(lambda: list(_find(messages, "messages")))
     if len(found) > MAX_PDFS:
         raise InvalidRequest(f"there are {len(found)} PDF files; {MAX_PDFS} are allowed", field="messages")
     return {place: await _read(block, place, source) for place, block in found}
@@ -40,10 +40,6 @@ async def _load(origin: Any, source: MediaSource) -> bytes:
     if not isinstance(data, str):
         raise BadMedia("'data' must be a string")
     return await asyncio.to_thread(decode_base64, data)
-
-
-def _find_all(messages: Any) -> list[tuple[str, Block]]:
-    return list(_find(messages, "messages"))
 
 
 def _find(blocks: Any, place: str) -> Iterator[tuple[str, Block]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import Any
 
+from corral.api.dialects.timestamp import timestamp
 from corral.core.result import ModelInfo
 
 
@@ -12,19 +12,12 @@ def render_model(name: str, info: ModelInfo | None, started_at: int, max_predict
     """`max_predict`: the maximum tokens of any answer; negative: no limit. Sizes are unknown until the
     model is loaded."""
     n_ctx = info.n_ctx if info is not None else None
-    created_at = datetime.fromtimestamp(started_at, timezone.utc).isoformat().replace("+00:00", "Z")
     return {
         "type": "model",
         "id": name,
         "display_name": name,
-        "created_at": created_at,
+        "created_at": timestamp(started_at),
         "lifecycle": "active",
         "max_input_tokens": n_ctx,
         "max_tokens": max_predict if max_predict >= 0 else n_ctx,
     }
-
-
-def render_models(models: list[dict[str, Any]]) -> dict[str, Any]:
-    ids = [model["id"] for model in models]
-    first, last = (ids[0], ids[-1]) if ids else (None, None)
-    return {"data": models, "has_more": False, "first_id": first, "last_id": last}

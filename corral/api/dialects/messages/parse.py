@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from corral.api.dialects.effort import known_effort
 from corral.api.dialects.messages.block import BlockRemarks
 from corral.api.dialects.messages.conversation import Conversation
-from corral.api.dialects.messages.schema import MessagesFields, OutputFormat
+from corral.api.dialects.messages.schema import MessagesFields
 from corral.api.dialects.messages.tool import parse_choice, parse_tools
 from corral.api.dialects.remarks import generation_fields, nested_warnings
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.parse import parse_request
 
 _NESTED = ("thinking", "tool_choice", "output_config")
-_EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def _reasoning_fields(body: MessagesFields, remarks: BlockRemarks) -> dict[str, 
     fields: dict[str, Any] = {}
     effort = body.output_config.effort if body.output_config is not None else None
     if effort is not None:
-        fields["reasoning_effort"] = _EFFORTS.get(effort, effort)
+        fields["reasoning_effort"] = known_effort(effort)
     if body.thinking is None:
         return fields
     if body.thinking.type == "disabled":
@@ -83,8 +83,4 @@ def _format_fields(body: MessagesFields, names: dict[str, str]) -> dict[str, Any
     if format is None:
         return {}
     names["response_format"] = f"{place}.schema"
-    return {"response_format": _json_schema(format)}
-
-
-def _json_schema(format: OutputFormat) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"schema": format.schema_}}
+    return {"response_format": {"type": "json_schema", "json_schema": {"schema": format.schema_}}}

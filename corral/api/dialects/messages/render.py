@@ -19,6 +19,7 @@ from corral.api.model import RenderContext
 from corral.api.prepare_chat import PreparedChat
 from corral.api.render.native import render_unmet
 from corral.api.render.state import render_cache_report
+from corral.api.render.warning import render_warnings
 from corral.core.answer_id import draw_hex
 from corral.core.result import UNFINISHED, Admitted, Done, Progress, StopType, TaskResult, Tokens
 
@@ -149,5 +150,5 @@ class MessagesRenderer:
         remarks: dict[str, Any] = render_cache_report(choice, self._context.piece)
         if remarks and self._parsed.is_masked:
             remarks["cache_report"]["masked"] = [BILLING_HEADER]
-        warnings = [*self._warnings, *self._content.warnings]
-        return {**render_unmet(choice.ended), **remarks, **({"warnings": warnings} if warnings else {})}
+        warnings = render_warnings([*self._warnings, *self._content.warnings])
+        return {**render_unmet(choice.ended), **remarks, **warnings}

@@ -10,12 +10,14 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from corral.api.body import JsonResponse, parse_body
+from corral.api.count_tokens import count_tokens
 from corral.api.diagnose import begin_diagnosis
 from corral.api.dialects.messages.document import read_pdfs
-from corral.api.dialects.messages.error import ID_HEADER, VERSION_HEADER
-from corral.api.dialects.messages.model_list import render_model, render_models
+from corral.api.dialects.messages.error import VERSION_HEADER
+from corral.api.dialects.messages.model_list import render_model
 from corral.api.dialects.messages.parse import ParsedMessages, parse_conversation
 from corral.api.dialects.messages.render import MessagesRenderer
+from corral.api.dialects.messages.reply import render_page, with_id
 from corral.api.dialects.messages.schema import (
     INPUT_TOKENS,
     MESSAGE,
@@ -26,12 +28,12 @@ from corral.api.dialects.messages.schema import (
 from corral.api.dialects.place import renaming
 from corral.api.disconnect import run_for_client
 from corral.api.openapi import EVENTS, answers, body_of
-from corral.api.prepare_chat import count_chat_tokens, mark_chat, prepare_chat
+from corral.api.prepare_chat import prepare_chat
+from corral.api.render.warning import render_warnings
 from corral.api.respond import read_body, respond
 from corral.api.router import ApiRoute, PathParameter, Router
 from corral.api.state import AppState, state_of
 from corral.core.errors import NotFound
-from corral.telemetry.scope import record_of
 
 
 class _VersionedRoute(ApiRoute):
@@ -65,7 +67,7 @@ async def messages(request: Request) -> Response:
                 request, renderer.id, previous_id, parsed.chat, prepared.completion
             )
         response = await respond(request, prepared.completion, renderer, body.stream)
-    return _with_id(request, response)
+    return with_id(request, response)
 
 
 @router.post(
@@ -73,17 +75,12 @@ async def messages(request: Request) -> Response:
     openapi_extra=body_of(CountTokensRequest),
     responses=answers(INPUT_TOKENS, 501, 507),
 )
-async def count_tokens(request: Request) -> Response:
+async def count(request: Request) -> Response:
     """Count the tokens of a conversation, in Anthropic's shape."""
-    context = state_of(request).prepare
     parsed = await _parse(request, await parse_body(request, CountTokensRequest))
     with renaming(parsed.names):
-        chat, media, _ = await mark_chat(request, parsed.chat, context)
-        state_of(request).wake_engine()
-        base, settings = context.baseline(media), context.model.chat
-        n = await context.pools.run_chat(count_chat_tokens, chat, base, settings)
-    warnings = {"warnings": parsed.chat.warnings} if parsed.chat.warnings else {}
-    return _with_id(request, JsonResponse({"input_tokens": n, **warnings}))
+        n = await count_tokens(request, parsed.chat)
+    return with_id(request, JsonResponse({"input_tokens": n, **render_warnings(parsed.chat.warnings)}))
 
 
 @_versioned.get("/v1/models", include_in_schema=False)
@@ -92,7 +89,7 @@ async def models(request: Request) -> Response:
     model = _render_model(state_of(request))
     is_past = request.query_params.get("after_id") == model["id"]
     is_before = request.query_params.get("before_id") == model["id"]
-    return _with_id(request, JsonResponse(render_models([] if is_past or is_before else [model])))
+    return with_id(request, JsonResponse(render_page([] if is_past or is_before else [model])))
 
 
 @_versioned.get("/v1/models/{name:path}", include_in_schema=False)
@@ -101,7 +98,7 @@ async def model(request: Request, name: Annotated[str, PathParameter("The model'
     rendered = _render_model(state_of(request))
     if name != rendered["id"]:
         raise NotFound(f"model '{name:.256}' not found")
-    return _with_id(request, JsonResponse(rendered))
+    return with_id(request, JsonResponse(rendered))
 
 
 router.include_router(_versioned)
@@ -116,8 +113,3 @@ async def _parse(request: Request, body: MessagesFields) -> ParsedMessages:
 
 def _render_model(state: AppState) -> dict[str, Any]:
     return render_model(state.model.name, state.engine.info, state.started_at, state.defaults.max_predict)
-
-
-def _with_id(request: Request, response: Response) -> Response:
-    response.headers[ID_HEADER.decode()] = record_of(request).id
-    return response

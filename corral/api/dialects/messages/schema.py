@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
+from corral.api.dialects.content import MAX_PARTS
 from corral.api.openapi import shape
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.completion import GenerationFields
@@ -14,11 +15,9 @@ from corral.api.schema.openai import ACCEPTED
 from corral.api.schema.parse import RequestModel
 from corral.chat.message import MAX_MESSAGES, MAX_TOOLS
 
-MAX_BLOCKS = 1 << 16
-
 _TEXT: dict[str, Any] = {"type": "string"}
 _BLOCK: dict[str, Any] = {"type": "object", "required": ["type"], "properties": {"type": _TEXT}}
-_BLOCKS: dict[str, Any] = {"type": "array", "items": _BLOCK, "maxItems": MAX_BLOCKS}
+_BLOCKS: dict[str, Any] = {"type": "array", "items": _BLOCK, "maxItems": MAX_PARTS}
 _CONTENT: dict[str, Any] = {"anyOf": [_TEXT, _BLOCKS]}
 _MESSAGES: Any = {
     "type": "array",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+import time
 from typing import Any
 
+from corral.api.dialects.timestamp import timestamp
 from corral.api.model import ModelFacts
 from corral.chat.chat_format import ChatFormat
 from corral.core.errors import NotFound
@@ -22,11 +23,10 @@ def require_model(name: str, model: ModelFacts) -> None:
 
 def render_model(model: ModelFacts, started_at: int, digest: str) -> dict[str, Any]:
     info = model.info
-    modified_at = _timestamp(datetime.fromtimestamp(started_at, timezone.utc))
     return {
         "name": model.name,
         "model": model.name,
-        "modified_at": modified_at,
+        "modified_at": timestamp(started_at),
         "size": info.n_bytes,
         "digest": digest,
         "details": _details(info),
@@ -38,8 +38,9 @@ def render_process(
 ) -> dict[str, Any]:
     """Render the model in memory for `/api/ps`."""
     info = model.info
+    expires_at = _FOREVER if unloads_in_s is None else timestamp(time.time() + unloads_in_s)
     listed = {k: v for k, v in render_model(model, started_at, digest).items() if k != "modified_at"}
-    return {**listed, "expires_at": _expiry(unloads_in_s), "size_vram": 0, "context_length": info.n_ctx}
+    return {**listed, "expires_at": expires_at, "size_vram": 0, "context_length": info.n_ctx}
 
 
 def render_show(model: ModelFacts, started_at: int, digest: str, can_infill: bool) -> dict[str, Any]:
@@ -93,13 +94,3 @@ def _details(info: ModelInfo) -> dict[str, Any]:
 
 def _size(n_params: int) -> str:
     return f"{n_params / 1e9:.1f}B" if n_params >= 10**9 else f"{n_params / 1e6:.2f}M"
-
-
-def _expiry(unloads_in_s: float | None) -> str:
-    if unloads_in_s is None:
-        return _FOREVER
-    return _timestamp(datetime.now(timezone.utc) + timedelta(seconds=unloads_in_s))
-
-
-def _timestamp(when: datetime) -> str:
-    return when.isoformat().replace("+00:00", "Z")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from corral.api.dialects.effort import known_effort
 from corral.api.dialects.ollama.option import parse_options
 from corral.api.dialects.ollama.schema import AnswerFields, OllamaChatRequest, OllamaGenerateRequest
 from corral.api.dialects.place import renaming
@@ -14,8 +15,6 @@ from corral.api.schema.completion import CompletionRequest, GenerationFields
 from corral.api.schema.infill import InfillRequest
 from corral.api.schema.parse import RequestT, parse_request
 from corral.core.errors import InvalidRequest
-
-_EFFORTS = {"max": "high"}  # templates know three
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ def _reasoning(body: AnswerFields) -> dict[str, Any]:
         return {}
     if isinstance(body.think, bool):
         return {"chat_template_kwargs": {"enable_thinking": body.think}}
-    effort = _EFFORTS.get(body.think, body.think)
+    effort = known_effort(body.think)
     return {"chat_template_kwargs": {"enable_thinking": True}, "reasoning_effort": effort}
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timezone
 from typing import Any
 
 from corral.api.choice import Choice
 from corral.api.dialects.ollama.error import render_error
+from corral.api.dialects.timestamp import timestamp
 from corral.api.json_encode import encode_json
 from corral.api.model import RenderContext
 from corral.api.prepare import PreparedCompletion
 from corral.api.prepare_chat import PreparedChat
 from corral.api.render import native
+from corral.api.render.warning import render_warnings
 from corral.api.sse import Comment, StreamFormat
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
 from corral.chat.message import arguments_of
@@ -27,10 +28,6 @@ def encode_line(event: Any) -> bytes:
 
 
 LINES = StreamFormat(MEDIA_TYPE, encode_line, render_error)
-
-
-def now() -> str:
-    return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
 class OllamaRenderer:
@@ -80,7 +77,7 @@ class OllamaRenderer:
         return {**self._line(joined), **self._logprobs(choice, choice.probs), **self._end(choice)}
 
     def _line(self, piece: dict[str, Any]) -> dict[str, Any]:
-        frame: dict[str, Any] = {"model": self._model, "created_at": now(), "done": False}
+        frame: dict[str, Any] = {"model": self._model, "created_at": timestamp(time.time()), "done": False}
         rest = {name: value for name, value in piece.items() if name != "content"}
         content = piece.get("content", "")
         if self._is_chat:
@@ -90,7 +87,6 @@ class OllamaRenderer:
     def _end(self, choice: Choice) -> dict[str, Any]:
         done = choice.ended
         timings = done.timings
-        warnings = [*self._warnings, *self._text.warnings]
         return {
             "done": True,
             "done_reason": "length" if done.stop_type in UNFINISHED else "stop",
@@ -101,7 +97,7 @@ class OllamaRenderer:
             "eval_count": timings.predicted_n,
             "eval_duration": round(timings.predicted_ms * 1e6),
             **native.render_unmet(done),
-            **({"warnings": warnings} if warnings else {}),
+            **render_warnings([*self._warnings, *self._text.warnings]),
         }
 
     def _logprobs(self, choice: Choice, probs: list[TokenProbs]) -> dict[str, Any]:

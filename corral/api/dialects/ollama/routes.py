@@ -21,17 +21,19 @@ from corral.api.dialects.ollama.keep_alive import (
 )
 from corral.api.dialects.ollama.option import explain_options
 from corral.api.dialects.ollama.parse import ParsedOllama, parse_chat, parse_generate
-from corral.api.dialects.ollama.render import LINES, MEDIA_TYPE, OllamaRenderer, now
+from corral.api.dialects.ollama.render import LINES, MEDIA_TYPE, OllamaRenderer
 from corral.api.dialects.place import renaming
+from corral.api.dialects.timestamp import timestamp
 from corral.api.embed import embed, prepare_embedding, require_embeddings
 from corral.api.embed import respond as respond_vectors
 from corral.api.openapi import answers, body_of
 from corral.api.prepare import PreparedCompletion, prepare_completion
 from corral.api.prepare_chat import PreparedChat, prepare_chat
 from corral.api.prepare_embedding import prepare_inputs
-from corral.api.prepare_infill import InfillSettings, prepare_infill, require_marks
+from corral.api.prepare_infill import prepare_infill, require_marks
 from corral.api.render.embedding import render_data, shape
-from corral.api.respond import respond
+from corral.api.render.warning import render_warnings
+from corral.api.respond import check_admission, respond
 from corral.api.router import ApiRoute, Router
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.completion import CompletionRequest
@@ -41,7 +43,6 @@ from corral.api.state import AppState, state_of
 from corral.chat.message import parse_tools
 from corral.core.errors import InvalidRequest
 from corral.link.lifecycle import EngineState
-from corral.telemetry.scope import record_of
 
 _EUCLIDEAN = 2
 FieldsT = TypeVar("FieldsT", bound=schema.ModelFields)
@@ -172,14 +173,11 @@ async def pull(request: Request) -> Response:
     """Success, if it is the model that is loaded."""
     body = await parse_body(request, schema.OllamaPullRequest)
     model_list.require_model(body.model or body.name, state_of(request).model)
-    status = {"status": "success"}
-    return EventStream(_one(status), format=LINES) if body.stream else JsonResponse(status)
+    return _respond_once({"status": "success"}, body.stream)
 
 
 async def _read(request: Request, model: type[AnswerT]) -> AnswerT:
-    state = state_of(request)
-    state.model.require_generation()
-    state.admission.check_queue(record_of(request).client)
+    check_admission(request)
     return await _parse(request, model)
 
 
@@ -196,13 +194,13 @@ async def _load(state: AppState, body: schema.AnswerFields, content: dict[str, A
     apply_keep_alive(body.keep_alive, state)
     answer = {
         "model": body.model or state.model.name,
-        "created_at": now(),
+        "created_at": timestamp(time.time()),
         **content,
         "done": True,
         "done_reason": "unload" if is_unload else "load",
-        **({"warnings": body.warnings} if body.warnings else {}),
+        **render_warnings(body.warnings),
     }
-    return EventStream(_one(answer), format=LINES) if body.stream else JsonResponse(answer)
+    return _respond_once(answer, body.stream)
 
 
 async def _answer(
@@ -228,8 +226,7 @@ async def _prepare(
         return chat.completion, chat
     if isinstance(asked, InfillRequest):
         require_marks(state.model.vocab.fim)
-        settings = InfillSettings(state.settings.engine.n_batch, state.settings.server.spm_infill)
-        return await prepare_infill(request, asked, state.prepare, settings), None
+        return await prepare_infill(request, asked, state.prepare), None
     assert isinstance(asked, CompletionRequest)
     return await prepare_completion(request, asked, state.prepare), None
 
@@ -255,8 +252,7 @@ async def _embed(
     def render() -> Any:
         data = render_data(shape(vectors, dimensions, _EUCLIDEAN), prepared.inputs, is_base64=False)
         rows = [each["embedding"] for each in data]
-        told = [*body.warnings, *explain_options(body.options, state.model.info.n_ctx)]
-        warnings = {"warnings": told} if told else {}
+        warnings = render_warnings([*body.warnings, *explain_options(body.options, state.model.info.n_ctx)])
         if is_one:
             return {"embedding": rows[0], **warnings}
         count = {
@@ -269,5 +265,10 @@ async def _embed(
     return await respond_vectors(state.pools, vectors, render)
 
 
-async def _one(line: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
-    yield line
+def _respond_once(answer: dict[str, Any], is_stream: bool) -> Response:
+    """Answer with an object, which is the only line of a stream."""
+
+    async def lines() -> AsyncGenerator[dict[str, Any]]:
+        yield answer
+
+    return EventStream(lines(), format=LINES) if is_stream else JsonResponse(answer)

@@ -6,7 +6,6 @@ calls a function of the client. After the last call that is allowed, the model m
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message
 
 from corral.api.body import JsonResponse
 from corral.api.choice import follow
@@ -29,6 +27,7 @@ from corral.api.dialects.responses.render import render_frame
 from corral.api.dialects.responses.run import Run
 from corral.api.dialects.responses.schema import ResponsesRequest
 from corral.api.disconnect import run_for_client
+from corral.api.followed_stream import receive_nothing
 from corral.api.mcp.sessions import McpSessions
 from corral.api.prepare_chat import PreparedChat, prepare_chat
 from corral.api.respond import open_choices
@@ -56,12 +55,6 @@ async def respond_with_tools(
         return EventStream(agent.run(), format=agent.renderer.stream_format, ping_s=ping_s)
     await run_for_client(_finish(agent.run()), request.receive)
     return JsonResponse(agent.renderer.response)
-
-
-async def _silence() -> Message:
-    """A client that neither says anything nor leaves."""
-    nothing: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-    return await nothing
 
 
 async def _finish(events: Events) -> None:
@@ -106,7 +99,7 @@ class _Agent:
             frame,
             self._exchange.input,
             self._exchange.keep,
-            self._access,
+            hosted=self._access,
         )
         self._prepared = prepared
 
@@ -114,7 +107,7 @@ class _Agent:
         """Go on without the client and after its request, whose record has ended then."""
         record = record_of(self._request)
         detached = RequestRecord(id=record.id, client=record.client)
-        self._request = Request({**self._request.scope, **scope_of(detached)}, receive=_silence)
+        self._request = Request({**self._request.scope, **scope_of(detached)}, receive=receive_nothing)
 
     async def run(self) -> Events:
         for event in self.renderer.begin(self._listed()):
@@ -124,8 +117,7 @@ class _Agent:
             async for event in self._run_call(call):
                 yield event
         if approved:
-            self._prepared = await self._prepare_turn()
-            self.renderer.begin_turn(self._parsed, self._prepared)
+            await self._begin_turn()
         while True:
             async for event in self._run_turn():
                 yield event
@@ -136,19 +128,19 @@ class _Agent:
                     yield event
             if not pending or asks or self.renderer.wants_client or self._is_spent():
                 break
-            self._prepared = await self._prepare_turn()
-            self.renderer.begin_turn(self._parsed, self._prepared)
+            await self._begin_turn()
         for event in self.renderer.end():
             yield event
 
+    async def _begin_turn(self) -> None:
+        self._prepared = await self._prepare_turn()
+        self.renderer.begin_turn(self._parsed, self._prepared)
+
     async def _prepare_turn(self, is_first: bool = False) -> PreparedChat:
-        body = self._body
-        if not is_first:
+        body, exchange = self._body, self._exchange
+        if self._n_left <= 0 or not is_first:
             choice = "auto" if self._n_left > 0 else "none"
             body = body.model_copy(update={"tool_choice": choice})
-        elif self._n_left <= 0:
-            body = body.model_copy(update={"tool_choice": "none"})
-        exchange = self._exchange
         if not is_first:
             if body.n_predict >= 0:
                 body = body.model_copy(update={"n_predict": body.n_predict - self.renderer.n_output})

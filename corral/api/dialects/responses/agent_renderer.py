@@ -7,8 +7,7 @@ from typing import Any
 from corral.api.choice import Choice
 from corral.api.dialects.responses.item import Item, item_id
 from corral.api.dialects.responses.mcp import McpAccess
-from corral.api.dialects.responses.output import Output
-from corral.api.dialects.responses.parse import ENCRYPTED, ParsedResponses
+from corral.api.dialects.responses.parse import ParsedResponses
 from corral.api.dialects.responses.render import Events, ResponsesRenderer
 from corral.api.prepare_chat import PreparedChat
 from corral.core.result import UNFINISHED, Done
@@ -21,13 +20,10 @@ _DETAILS = {
 
 
 class AgentRenderer(ResponsesRenderer):
-    """Mutable. `access`: the MCP servers, by label; their names are the namespaces of their functions."""
+    """Mutable. The labels of MCP servers are the namespaces of their functions, which this server runs."""
 
-    def __init__(self, *args: Any) -> None:
-        *base, self._access = args
-        super().__init__(*base)
-        self._body, self._parsed = base[1], base[2]
-        self._output.hosted = frozenset(self._access)
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
         self._usages: list[Item] = []
         self.is_whole = True
 
@@ -53,11 +49,8 @@ class AgentRenderer(ResponsesRenderer):
         return events
 
     def begin_turn(self, parsed: ParsedResponses, prepared: PreparedChat) -> None:
-        before = self._output
-        parser = prepared.chat_format.parser(prepared.chat, prepared.prompt)
-        self._output = Output(parser, self._response["id"], parsed.tools, ENCRYPTED in self._body.include)
+        before, self._output = self._output, self._open_output(parsed, prepared)
         self._output.writer, self._output.warnings = before.writer, before.warnings
-        self._output.hosted = before.hosted
 
     def take_calls(self) -> list[Item]:
         """Return the calls to MCP servers of the last turn."""

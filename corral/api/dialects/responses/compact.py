@@ -10,6 +10,7 @@ from corral.api.dialects.responses.item import Item, item_id
 from corral.api.dialects.responses.render import ResponsesRenderer
 from corral.api.dialects.responses.schema import CompactRequest, ResponsesRequest
 from corral.api.dialects.responses.transcript import seal
+from corral.api.render.warning import render_warnings
 from corral.api.schema.parse import parse_request
 from corral.core.errors import InvalidRequest
 from corral.core.result import TaskResult
@@ -74,12 +75,11 @@ def render_compaction(response: Item, items: list[Item]) -> dict[str, Any]:
         "type": "compaction",
         "encrypted_content": seal("".join(texts)),
     }
-    warnings = response.get("warnings")
     return {
         "id": id,
         "object": "response.compaction",
         "created_at": int(time.time()),
         "output": [*asked, summary],
         "usage": response["usage"],
-        **({"warnings": warnings} if warnings else {}),
+        **render_warnings(response.get("warnings", ())),
     }

@@ -23,6 +23,7 @@ from corral.api.dialects.responses.schema import (
     ConversationUpdateRequest,
 )
 from corral.api.openapi import answers, body_of, queries
+from corral.api.render.warning import render_warnings
 from corral.api.router import PathParameter, Router
 from corral.api.schema.parse import RequestModel
 from corral.api.state import state_of
@@ -107,7 +108,7 @@ async def create_items(request: Request, id: _Id) -> Response:
     conversation = await archive.load_conversation(client, id)
     items = _new_items(body.items, conversation)
     archive.extend(client, conversation, items)
-    return JsonResponse({**render_list(items), **_warnings(body)})
+    return JsonResponse({**render_list(items), **render_warnings(body.warnings)})
 
 
 @router.get("/v1/conversations/{id}/items/{item_id}", responses=answers(ITEM, 404))
@@ -145,8 +146,4 @@ def _new_items(given: list[Item], conversation: Conversation) -> list[Item]:
 
 
 def _answer(conversation: Conversation, body: RequestModel) -> Response:
-    return JsonResponse({**conversation.render(), **_warnings(body)})
-
-
-def _warnings(body: RequestModel) -> dict[str, list[str]]:
-    return {"warnings": body.warnings} if body.warnings else {}
+    return JsonResponse({**conversation.render(), **render_warnings(body.warnings)})

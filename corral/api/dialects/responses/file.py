@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from corral.api.dialects.responses.part import Fields, refuse_file_id
+from corral.api.dialects.content import Fields
+from corral.api.dialects.responses.part import refuse_file_id
 from corral.core.errors import InvalidRequest
 from corral.media.data_uri import decode_base64, is_data_uri
 from corral.media.pdf import read_pdf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pydantic_core import from_json
@@ -19,10 +19,13 @@ class Output:
     """Mutable. A call appears with the beginning of its arguments. Until then it may turn out to be text;
     later it stays a call, which is cut off.
 
-    `seals`: reasoning has a form to send back. `n_reasoning`: tokens of reasoning.
+    `seals`: reasoning has a form to send back. `hosted`: namespaces whose calls this server runs.
+    `n_reasoning`: tokens of reasoning.
     """
 
-    def __init__(self, parser: MessageParser, owner: str, tools: ToolTable, seals: bool) -> None:
+    def __init__(
+        self, parser: MessageParser, owner: str, tools: ToolTable, seals: bool, hosted: Collection[str] = ()
+    ) -> None:
         self.writer = ItemWriter()
         self.warnings: list[str] = []
         self.is_cut = False  # in the middle of a call
@@ -35,7 +38,7 @@ class Output:
         self._skips_text = False
         self._n_unclear = 0  # tokens that may belong to whatever comes next
         self._logprobs: list[Any] = []  # the same of their probabilities
-        self.hosted: frozenset[str] = frozenset()  # namespaces whose calls this server runs
+        self._hosted = hosted
         self.hosted_calls: list[Item] = []
         self.n_calls = 0  # that the client has to run
 
@@ -155,7 +158,7 @@ class Output:
         return [*events, *self._close_item(status)]
 
     def _is_hosted(self, call: _Call) -> bool:
-        return self._tools.origin(call.name).namespace in self.hosted
+        return self._tools.origin(call.name).namespace in self._hosted
 
     def _keep_hosted(self, call: _Call) -> None:
         origin = self._tools.origin(call.name)

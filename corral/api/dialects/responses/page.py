@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from corral.api.dialects.responses.item import Item
 from corral.api.openapi import query
+from corral.api.query_number import query_number
 from corral.core.errors import InvalidRequest
 
 _DEFAULT, _MOST = 20, 100
@@ -27,7 +28,7 @@ def render_page(items: list[Item], request: Request, most: int = _MOST) -> dict[
     ordered = items if order == "asc" else items[::-1]
     first = _find_after(ordered, params["after"]) if "after" in params else 0
     rest = ordered[first:]
-    limit = _limit(params.get("limit"), most)
+    limit = query_number(request, "limit", _DEFAULT, 1, most)
     return render_list(rest[:limit], has_more=len(rest) > limit)
 
 
@@ -41,17 +42,6 @@ def render_list(items: list[Item], has_more: bool = False) -> dict[str, Any]:
         **ends,
         "has_more": has_more,
     }
-
-
-def parse_number(text: str, field: str, low: int, high: int) -> int:
-    """Parse a number in the query."""
-    if not text.isdecimal() or not text.isascii() or len(text) > 10 or not low <= int(text) <= high:
-        raise InvalidRequest(f"must be an integer from {low} to {high}", field=field)
-    return int(text)
-
-
-def _limit(text: str | None, most: int) -> int:
-    return _DEFAULT if text is None else parse_number(text, "limit", 1, most)
 
 
 def _find_after(items: list[Item], id: str) -> int:

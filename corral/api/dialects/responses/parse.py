@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from corral.api.dialects.effort import known_effort
 from corral.api.dialects.remarks import Remarks, generation_fields, nested_warnings
 from corral.api.dialects.responses.item import Item, normalize_items
 from corral.api.dialects.responses.schema import ContextFields, ResponsesRequest, TextFormat
@@ -18,7 +19,6 @@ from corral.core.errors import InvalidRequest
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
 _INCLUDED = (LOGPROBS, ENCRYPTED, "message.input_image.image_url")
-_EFFORTS = {"minimal": "low", "xhigh": "high", "max": "high"}  # templates know three
 _NESTED = ("text", "reasoning", "conversation", "stream_options", "prompt_cache_options")
 
 Placed = Sequence[tuple[str, Item]]  # items, and what the client calls them
@@ -101,7 +101,7 @@ def _reasoning_fields(body: ContextFields, remarks: Remarks) -> dict[str, Any]:
     if effort is None:
         return {}
     thinks = {} if effort == "none" else {"chat_template_kwargs": {"enable_thinking": True}}
-    return {**thinks, "reasoning_effort": _EFFORTS.get(effort, effort)}
+    return {**thinks, "reasoning_effort": known_effort(effort)}
 
 
 def _format_fields(body: ContextFields, names: dict[str, str], remarks: Remarks) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from corral.api.cache_diagnosis import Diagnosis
@@ -42,7 +42,9 @@ class ResponsesRenderer:
         frame: Item,
         input: list[Item],
         keep: Keep,
+        hosted: Collection[str] = (),
     ) -> None:
+        """`hosted`: namespaces whose calls this server runs."""
         self.stream_format = named_events(self.fail)
         self._context = context
         self._n_top = (body.top_logprobs or 0) if wants_logprobs(body) else None
@@ -51,8 +53,8 @@ class ResponsesRenderer:
         self._input = input
         self._keep = keep
         self._response = frame
-        parser = prepared.chat_format.parser(prepared.chat, prepared.prompt)
-        self._output = Output(parser, frame["id"], parsed.tools, ENCRYPTED in body.include)
+        self._seals, self._hosted = ENCRYPTED in body.include, hosted
+        self._output = self._open_output(parsed, prepared)
         self._is_begun = False
         self._n_events = 0
         self.diagnosis: Diagnosis | None = None
@@ -100,6 +102,10 @@ class ResponsesRenderer:
 
     def cancel(self) -> Events:
         return self._end("cancelled", self._output.stop())
+
+    def _open_output(self, parsed: ParsedResponses, prepared: PreparedChat) -> Output:
+        parser = prepared.chat_format.parser(prepared.chat, prepared.prompt)
+        return Output(parser, self._response["id"], parsed.tools, self._seals, self._hosted)
 
     def _begin(self) -> Events:
         """Return the opening events that were not sent yet."""

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from corral.api.body import JsonResponse, parse_body
 from corral.api.choice import Choice, follow
+from corral.api.count_tokens import count_tokens
 from corral.api.diagnose import begin_diagnosis
 from corral.api.dialects.place import renaming
 from corral.api.dialects.responses.agent import respond_with_tools
@@ -18,7 +19,7 @@ from corral.api.dialects.responses.background import STREAM, start_run
 from corral.api.dialects.responses.compact import CompactionRenderer, ask_summary
 from corral.api.dialects.responses.exchange import Exchange, open_exchange, parse_exchange
 from corral.api.dialects.responses.mcp import is_mcp
-from corral.api.dialects.responses.page import QUERIES, parse_number, render_page
+from corral.api.dialects.responses.page import QUERIES, render_page
 from corral.api.dialects.responses.parse import ParsedResponses
 from corral.api.dialects.responses.render import ResponsesRenderer, render_frame
 from corral.api.dialects.responses.run import Run
@@ -35,8 +36,10 @@ from corral.api.dialects.responses.schema import (
 from corral.api.dialects.responses.stored import replay
 from corral.api.durable import DurableWork, work_in
 from corral.api.openapi import EVENTS, answers, body_of, queries, query
-from corral.api.prepare_chat import PreparedChat, count_chat_tokens, mark_chat, prepare_chat
-from corral.api.respond import open_choices, read_body, respond
+from corral.api.prepare_chat import PreparedChat, prepare_chat
+from corral.api.query_number import query_number
+from corral.api.render.warning import render_warnings
+from corral.api.respond import check_admission, open_choices, read_body, respond
 from corral.api.router import PathParameter, Router
 from corral.api.sse import EventStream
 from corral.api.state import state_of
@@ -55,15 +58,15 @@ register_url_convertor("response", _ResponseId())
 router = Router()
 
 _MAX_EVENTS = (1 << 31) - 1
-_BODY = body_of(ResponsesRequest)
-_ANSWERS = answers(RESPONSE, 404, 501, 502, 507, also=[EVENTS])
-_COUNT_BODY = body_of(InputTokensRequest)
-_COUNT_ANSWERS = answers(INPUT_TOKENS, 404, 501, 507)
 _Id = Annotated[str, PathParameter("ID of the response.")]
 
 
-@router.post("/v1/responses", openapi_extra=_BODY, responses=_ANSWERS)
-@router.post("/responses", openapi_extra=_BODY, responses=_ANSWERS)
+@router.post(
+    "/v1/responses",
+    "/responses",
+    openapi_extra=body_of(ResponsesRequest),
+    responses=answers(RESPONSE, 404, 501, 502, 507, also=[EVENTS]),
+)
 async def create(request: Request) -> Response:
     """Answer a conversation, in the shape of OpenAI's Responses API."""
     body = await read_body(request, ResponsesRequest)
@@ -86,20 +89,20 @@ async def create(request: Request) -> Response:
         return await respond(request, prepared.completion, renderer, body.stream)
 
 
-@router.post("/v1/responses/input_tokens", openapi_extra=_COUNT_BODY, responses=_COUNT_ANSWERS)
-@router.post("/responses/input_tokens", openapi_extra=_COUNT_BODY, responses=_COUNT_ANSWERS)
+@router.post(
+    "/v1/responses/input_tokens",
+    "/responses/input_tokens",
+    openapi_extra=body_of(InputTokensRequest),
+    responses=answers(INPUT_TOKENS, 404, 501, 507),
+)
 async def input_tokens(request: Request) -> Response:
     """Count the tokens of a conversation, in the shape of OpenAI's Responses API."""
-    context = state_of(request).prepare
     body = await parse_body(request, InputTokensRequest)
     parsed = await parse_exchange(request, body, await open_exchange(request, body))
     with renaming(parsed.names):
-        chat, media, _ = await mark_chat(request, parsed.chat, context)
-        state_of(request).wake_engine()
-        base, settings = context.baseline(media), context.model.chat
-        n = await context.pools.run_chat(count_chat_tokens, chat, base, settings)
-    warnings = {"warnings": parsed.chat.warnings} if parsed.chat.warnings else {}
-    return JsonResponse({"object": "response.input_tokens", "input_tokens": n, **warnings})
+        n = await count_tokens(request, parsed.chat)
+    counted = {"object": "response.input_tokens", "input_tokens": n}
+    return JsonResponse({**counted, **render_warnings(parsed.chat.warnings)})
 
 
 @router.post(
@@ -109,9 +112,8 @@ async def input_tokens(request: Request) -> Response:
 )
 async def compact(request: Request) -> Response:
     """Replace a conversation by its user messages and a summary, in the shape of OpenAI's Responses API."""
+    check_admission(request)
     state = state_of(request)
-    state.model.require_generation()
-    state.admission.check_queue(record_of(request).client)
     body = ask_summary(await parse_body(request, CompactRequest), state.model.info.n_ctx)
     exchange = await open_exchange(request, body)
     parsed = await parse_exchange(request, body, exchange)
@@ -216,11 +218,9 @@ async def _events(
 
 def _first_event(request: Request) -> int | None:
     """Return the number of the first event to send; None: send the response instead of events."""
-    params = request.query_params
-    if params.get("stream", "false") not in ("true", "1"):
+    if request.query_params.get("stream", "false") not in ("true", "1"):
         return None
-    after = params.get("starting_after")
-    return 0 if after is None else parse_number(after, "starting_after", 0, _MAX_EVENTS) + 1
+    return query_number(request, "starting_after", -1, 0, _MAX_EVENTS) + 1
 
 
 async def _stream(events: Iterable[dict[str, Any]]) -> AsyncGenerator[dict[str, Any]]:

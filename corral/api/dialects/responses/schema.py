@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
+from corral.api.dialects.content import MAX_PARTS
 from corral.api.openapi import either, list_of, shape
 from corral.api.schema.chat import ChatRequest, PromptCacheOptions
 from corral.api.schema.completion import GenerationFields
@@ -14,7 +15,6 @@ from corral.api.schema.openai import ACCEPTED
 from corral.api.schema.parse import RequestModel
 from corral.chat.message import MAX_MESSAGES, MAX_TOOLS
 
-MAX_PARTS = 1 << 16
 MAX_METADATA = 16
 MAX_NEW_ITEMS = 1024  # of a conversation, at once
 

@@ -11,10 +11,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from corral.api.dialects.content import Part, plain, require_text
 from corral.api.dialects.remarks import Remarks
 from corral.api.dialects.responses.item import Item
 from corral.api.dialects.responses.mcp import DECLINED, output_text
-from corral.api.dialects.responses.part import Part, as_parts, parse_part, parse_text, plain, require_text
+from corral.api.dialects.responses.part import as_parts, parse_part, parse_text
 from corral.api.dialects.responses.tool import CUSTOM_INPUT, flat_name
 from corral.core.errors import InvalidRequest
 
