@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -108,7 +108,7 @@ class _Signals:
 
     def __init__(self) -> None:
         self.n = 0
-        self.on_hangup = lambda: None
+        self.on_hangup: Callable[[], None] = lambda: None
 
     def __enter__(self) -> _Signals:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

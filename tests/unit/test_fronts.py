@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,7 +18,7 @@ from corral.core.settings import EngineSettings, ServerSettings, Settings
 CLUSTER = "127.0.0.1:6379"
 
 
-def settings(**server: object) -> Settings:
+def settings(**server: Any) -> Settings:
     return Settings(engine=EngineSettings(model="m"), server=ServerSettings(**server))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 
 import pytest
 
@@ -102,6 +104,7 @@ class Host(SharedHost):
         super().__init__()
         self.written: list = []
         self.n_launched = 0
+        self.ended: list[int] = []
 
     async def launch(self, _version: str, _body: bytes, _n_cpus: int) -> bytes:
         self.n_launched += 1
@@ -121,9 +124,8 @@ class Host(SharedHost):
 
     async def hear(self, front: int) -> list:
         """The next events of a front; those of an exit are its code."""
-        stream = self.events(front)
-        items = decode_from_host(await anext(stream))
-        await stream.aclose()
+        async with contextlib.aclosing(self.events(front)) as stream:  # type: ignore[type-var]
+            items = decode_from_host(await anext(stream))
         bodies = [
             body for item in items if isinstance(item, Frames) for body in FrameAssembler().feed(item.data)
         ]
@@ -133,11 +135,9 @@ class Host(SharedHost):
 
 @pytest.fixture
 async def host(monkeypatch):
-    ended: list[int] = []
-    monkeypatch.setattr(shared_host.os, "_exit", ended.append)
-    monkeypatch.setattr(shared_host, "_FAREWELL_S", 0.0)
     host = Host()
-    host.ended = ended
+    monkeypatch.setattr(os, "_exit", host.ended.append)
+    monkeypatch.setattr(shared_host, "_FAREWELL_S", 0.0)
     yield host
     host._orphan.cancel()
     host._watching.cancel()
