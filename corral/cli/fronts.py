@@ -47,7 +47,7 @@ def run_fronts(settings: Settings) -> None:
             signals.on_hangup = lambda: fronts.signal(signal.SIGHUP)
             addresses = fronts.start(lambda: signals.n)
             if addresses:
-                fields = {"n": len(addresses), "addresses": " ".join(addresses)}
+                fields = {"n": len(addresses), "addresses": " ".join(dict.fromkeys(addresses))}
                 _log.info("all %(n)d fronts are ready: %(addresses)s", fields)
             while not signals.n:
                 time.sleep(_LOOK_S)

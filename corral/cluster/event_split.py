@@ -67,7 +67,7 @@ class Sharing(Protocol):
         """Called for every event that is about the engine itself."""
 
     def n_foreign(self, front: int) -> int:
-        """Return the number of tasks of others than this front."""
+        """Return the number of tasks that other fronts have."""
         ...
 
 

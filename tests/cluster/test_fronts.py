@@ -15,7 +15,7 @@ import pytest
 from tests.cluster.shape import N_SLOTS, OPTIONS
 from tests.system.drill import ask, finish
 from tests.system.fleet_answer import Answer
-from tests.system.process import START_S, CorralProcess, run_corral
+from tests.system.process import START_S, CorralProcess, children, run_corral
 from tests.tools.wait import wait_until
 
 N_FRONTS, N_ENGINES = 2, 2
@@ -91,22 +91,36 @@ def test_fronts_share_engines_and_are_on_different_nodes(fronts, nodes):
     assert response.status_code == 501, "the engine is the other front's, too"
 
 
-async def test_a_front_that_is_killed_comes_back_and_others_go_on(fronts, nodes, local):
+@pytest.mark.parametrize("victim", ["server", "actor"])
+async def test_a_front_that_is_killed_comes_back_and_others_go_on(fronts, nodes, local, victim):
     lost, other = fronts
-    victim = lost.process(nodes)
+    server = lost.process(nodes)
     broken, answers = await asyncio.gather(begin(lost), begin(other))
-    victim.send_signal(signal.SIGKILL)
+    (server if victim == "server" else server.parent()).kill()
     assert await finish(answers) == local
     outcomes = await asyncio.gather(*(answer.task for answer in broken), return_exceptions=True)
     assert all(outcome is None or isinstance(outcome, httpx.TransportError) for outcome in outcomes)
     wait_until(lambda: lost.is_whole, 0.1)
-    assert lost.process(nodes).pid != victim.pid
+    assert lost.process(nodes).pid != server.pid
     assert await finish(ask(lost)) == local
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-async def test_answers_of_all_fronts_go_on_when_an_engine_is_lost(fronts, nodes, local, number):
-    lost = nodes.engines[0]
+def bridge_of(front: Front, nodes) -> psutil.Process:
+    return children(front.process(nodes).pid, "corral.cluster.bridge")[0]
+
+
+@pytest.mark.parametrize(
+    ("find", "number"),
+    [
+        (lambda _, nodes: nodes.engines[0], signal.SIGKILL),
+        (lambda _, nodes: nodes.engines[0], signal.SIGSTOP),
+        (lambda _, nodes: nodes.hosts[0], signal.SIGKILL),
+        (lambda fronts, nodes: bridge_of(fronts[0], nodes), signal.SIGKILL),
+    ],
+    ids=["engine killed", "engine stopped", "actor killed", "bridge killed"],
+)
+async def test_answers_of_all_fronts_go_on_when_an_engine_is_lost(fronts, nodes, local, find, number):
+    lost = find(fronts, nodes)
     all = await asyncio.gather(*map(begin, fronts))
     lost.send_signal(number)
     for answers in all:
