@@ -39,7 +39,7 @@ class Seat(Conversation):
         self.live: set[int] = set()
         self.heard_at = time.monotonic()
         self._on_stop = on_stop
-        self._n_told = 0
+        self._n_foreign = 0
 
     def end(self, code: int) -> None:
         """Cancel what has not ended, and let the bridge go."""
@@ -49,9 +49,9 @@ class Seat(Conversation):
         self.outbox.put(Exit(code))
 
     def has_news(self, n_foreign: int) -> bool:
-        """Whether the front does not know the number of others' tasks, which it is told now."""
-        is_new = n_foreign != self._n_told
-        self._n_told = n_foreign
+        """Note the number of other fronts' tasks; returns whether it is new to this one."""
+        is_new = n_foreign != self._n_foreign
+        self._n_foreign = n_foreign
         return is_new
 
     def _apply(self, message: Part | Frame) -> None:
