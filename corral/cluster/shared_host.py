@@ -29,9 +29,7 @@ _LINGER_S = 3.0  # without a front
 _ORPHAN_S = 60.0  # before the first one
 _FLUSH_S = 60.0  # for the engine to write its caches
 _FAREWELL_S = 0.5  # for the last events to arrive
-_SOONER = (
-    0.75  # of the fronts' timeout: the engine ends before a front gives up, and comes back to the same one
-)
+_SOONER = 0.75  # of the fronts' timeout: none should come back to an engine that is about to end
 _TOLD = [str(kind.__struct_config__.tag) for kind in (Loading, Opened, Ready, LoadFailed)]
 _BEAT, _READY = Heartbeat.__struct_config__.tag, Ready.__struct_config__.tag
 _decode_beat = msgspec.msgpack.Decoder(Heartbeat).decode
