@@ -8,7 +8,8 @@ import socket
 from corral.cluster.join import split_address
 from corral.core.address import is_private
 from corral.core.errors import CorralError
-from corral.core.settings import Settings
+from corral.core.settings import ServerSettings, Settings
+from corral.server.listen import SOCKET_SUFFIX
 
 ALLOW = "--allow-insecure-cluster"
 
@@ -20,8 +21,19 @@ def check_cluster(settings: Settings) -> None:
         check_private(server.ray, server.allow_insecure_cluster)
     elif server.rpc_workers:
         raise CorralError("--rpc-workers are started in a Ray cluster: name it with --ray")
+    elif server.n_fronts > 1:
+        raise CorralError("--fronts are started in a Ray cluster: name it with --ray")
     if server.rpc_workers and settings.engine.rpc:
         raise CorralError("--rpc-workers have their own addresses: leave out --rpc")
+    if server.n_fronts > 1:
+        _check_fronts(server)
+
+
+def _check_fronts(server: ServerSettings) -> None:
+    if server.rpc_workers:
+        raise CorralError("--rpc-workers belong to one front: they cannot be used with --fronts")
+    if any(host.endswith(SOCKET_SUFFIX) for host in server.hosts):
+        raise CorralError("--fronts share a port: --host must be an address, not the path of a socket")
 
 
 def check_private(address: str, is_allowed: bool) -> None:

@@ -34,7 +34,8 @@ from corral.cluster.message import (
     encode,
     read_parts,
 )
-from corral.cluster.room import PATIENCE_S, Room, await_place, reason_of, reserve
+from corral.cluster.reach import OwnReach, Reach, attach
+from corral.cluster.room import Room, await_place, await_room, reason_of, reserve
 from corral.cluster.rpc_workers import RpcWorkers
 from corral.core.errors import CorralError
 from corral.core.file import write_all
@@ -46,7 +47,6 @@ from corral.link.log import log_to_front
 
 _BEAT_S = 0.5
 _NOTICE_S = 3.0  # for Ray to notice that a worker is lost
-_N_AHEAD = 64  # items that the host may send before the first is received
 _log = logging.getLogger("corral.engine")
 
 
@@ -77,9 +77,12 @@ def main() -> None:
             workers = RpcWorkers(ray, asked, room, settings.n_threads)
             settings = msgspec.structs.replace(settings, rpc=workers.endpoints)
             _log.info("RPC workers on nodes %s", workers.nodes)
-        host = _start(ray, settings, room)
+        host: Reach = (
+            attach(ray, asked, settings, room) if asked.shared else OwnReach(_start(ray, settings, room))
+        )
     except CorralError as error:
         _fail(error.message, channel, beats)
+    host.keep()
     bridge = _Bridge(ray, host, channel, beats)
     if workers is not None:
         bridge.watch(workers)
@@ -127,17 +130,14 @@ def _leave(code: int) -> NoReturn:
 def _start(ray: Any, settings: EngineSettings, room: Room) -> Any:
     host = room.start(ray, EngineHost, "engine")
     starting = host.start.remote(__version__, encode(settings), room.n_cpus)
-    while not ray.wait([starting], timeout=PATIENCE_S)[0]:
-        _log.warning(
-            "waiting for a node with %d free CPUs and %d GPUs for an engine", room.n_cpus, room.n_gpus
-        )
+    await_room(ray, starting, room)
     place = await_place(ray, starting, "an engine")
     _log.info("engine on node %s, process %d", place.node, place.pid)
     return host
 
 
 class _Bridge:
-    def __init__(self, ray: Any, host: Any, channel: BlockingChannel, beats: _Beats) -> None:
+    def __init__(self, ray: Any, host: Reach, channel: BlockingChannel, beats: _Beats) -> None:
         self._ray = ray
         self._host = host
         self._channel = channel
@@ -168,13 +168,13 @@ class _Bridge:
             else:
                 self._send_file(self._channel.receive_fd())
                 self._feed(Frame(body, command.id, takes=True))
+        self._host.leave()
         _leave(0)
 
     def receive(self) -> int:
         """Pass events on until the engine has ended; returns an exit code."""
-        options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _N_AHEAD}
         try:
-            for ref in self._host.events.options(**options).remote():
+            for ref in self._host.events():
                 for item in decode_from_host(self._ray.get(ref)):
                     if isinstance(item, Exit):
                         return self._end(item.code)
@@ -187,7 +187,7 @@ class _Bridge:
 
     def _feed(self, message: Part | Frame) -> Any:
         self._n += 1
-        return self._host.feed.remote(self._n - 1, encode(message))
+        return self._host.feed(self._n - 1, encode(message))
 
     def _send_file(self, fd: int) -> None:
         if fd < 0:

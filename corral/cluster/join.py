@@ -66,6 +66,13 @@ def node_address() -> str:
     return address
 
 
+def is_restarted() -> bool:
+    """Whether Ray has started this actor again."""
+    import ray
+
+    return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+
+
 def join(address: str) -> Any:
     """Become a driver of the cluster; returns the module `ray`. Raises CorralError."""
     host, port = split_address(address)

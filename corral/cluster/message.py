@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from corral.core.settings import Settings
+
 _PART_BYTES = 4 << 20
 
 
@@ -56,6 +58,9 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
     n_gpus: int = 0
     n_rpc_workers: int = 0
     may_be_public: bool = False
+    shared: str = ""  # the name of an engine that several fronts share
+    front: int = 0  # the number of this one
+    timeout_s: float = 10.0  # without a sign of life of the engine
 
     @property
     def arguments(self) -> list[str]:
@@ -76,12 +81,28 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     endpoint: str = ""  # HOST:PORT of an RPC worker
 
 
+class FrontOrder(msgspec.Struct, frozen=True, array_like=True):
+    """What a front is started with. `directory`: that its relative paths start from."""
+
+    settings: Settings
+    directory: str
+
+
+class FrontReport(msgspec.Struct, frozen=True, array_like=True):
+    """Where a front serves, or why it does not."""
+
+    address: str = ""
+    refusal: str = ""
+
+
 ToHost = Part | Frame
 FromHost = Part | Frames | Lines | Exit
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_host = msgspec.msgpack.Decoder(ToHost).decode
 decode_from_host = msgspec.msgpack.Decoder(list[FromHost]).decode
+decode_order = msgspec.msgpack.Decoder(FrontOrder).decode
+decode_report = msgspec.msgpack.Decoder(FrontReport).decode
 decode_place = msgspec.msgpack.Decoder(Place).decode
 
 

@@ -28,14 +28,17 @@ class Room:
     def start(self, ray: Any, actor: type, kind: str, index: int = 0) -> Any:
         """Start an actor in the bundle `index`, on another node than the others if there is one."""
         strategy = "SPREAD" if self.group is None else _in_bundle(ray, self.group, index)
-        options = ray.remote(actor).options(
-            name=f"{kind}-{uuid.uuid4().hex[:12]}",
-            num_cpus=self.n_cpus,
-            num_gpus=self.n_gpus,
-            max_restarts=0,
-            scheduling_strategy=strategy,
-        )
-        return options.remote()
+        name = f"{kind}-{uuid.uuid4().hex[:12]}"
+        return self._start(ray, actor, name=name, scheduling_strategy=strategy)
+
+    def share(self, ray: Any, actor: type, name: str) -> Any:
+        """Return the actor with this name, which is started if there is none, and ends by itself."""
+        options = {"lifetime": "detached", "get_if_exists": True, "scheduling_strategy": "SPREAD"}
+        return self._start(ray, actor, name=name, **options)
+
+    def _start(self, ray: Any, actor: type, **options: Any) -> Any:
+        reserved = {"num_cpus": self.n_cpus, "num_gpus": self.n_gpus, "max_restarts": 0}
+        return ray.remote(actor).options(**reserved, **options).remote()
 
 
 def reserve(ray: Any, asked: Asked, n_threads: int) -> Room:
@@ -53,15 +56,28 @@ def reserve(ray: Any, asked: Asked, n_threads: int) -> Room:
     return Room(n_cpus, asked.n_gpus, group)
 
 
+def await_room(ray: Any, starting: Any, room: Room) -> None:
+    """Wait until an engine has been placed, however long that takes."""
+    while not ray.wait([starting], timeout=PATIENCE_S)[0]:
+        _log.warning(
+            "waiting for a node with %d free CPUs and %d GPUs for an engine", room.n_cpus, room.n_gpus
+        )
+
+
 def await_place(ray: Any, starting: Any, what: str) -> Place:
     """Return where an actor runs. Raises CorralError if it does not, and says why."""
     try:
         place: Place = decode_place(ray.get(starting))
     except ray.exceptions.RayError as error:
         raise CorralError(f"{what} cannot start in the cluster: {reason_of(error)}") from None
+    check_place(place, what)
+    return place
+
+
+def check_place(place: Place, what: str) -> None:
+    """Raise CorralError if a node has refused to run something."""
     if place.refusal:
         raise CorralError(f"the node {place.node} cannot run {what}: {place.refusal}")
-    return place
 
 
 def reason_of(error: Exception) -> str:

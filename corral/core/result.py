@@ -175,6 +175,14 @@ class Dropped(msgspec.Struct, frozen=True, array_like=True, tag="dropped"):
     states: list[int]
 
 
+class Foreign(msgspec.Struct, frozen=True, array_like=True, tag="foreign"):
+    """What other fronts have in an engine that several share: `n_tasks` that have not ended. `id_slots`: that
+    they have taken since the last report. The engine's actor makes it: the engine does not know fronts."""
+
+    n_tasks: int
+    id_slots: list[int] = []
+
+
 class Tier(str, enum.Enum):
     """Where the prefix of a prompt came from."""
 
@@ -340,5 +348,5 @@ LastResult = Done | Embedded
 TaskResult = Admitted | Progress | PromptProbs | Tokens | Edited | Done | Failed | EmbedResult
 Answer = SlotReport | AdapterLoaded | MediaLayout | Controlled
 LifeEvent = Loading | Planned | Opened | Ready | LoadFailed | Heartbeat  # about the engine itself
-CacheEvent = Stashed | Dropped
+CacheEvent = Stashed | Dropped | Foreign
 Event = LifeEvent | Queue | Decodes | CacheEvent | Answer | TaskResult

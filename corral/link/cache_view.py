@@ -109,6 +109,10 @@ class CacheView:
         for state in event.states:
             self._drop(("state", state))
 
+    def on_taken(self, slot: int) -> None:
+        """Note that a slot has something unknown."""
+        self._drop(("slot", slot))
+
     def clear(self) -> None:
         self._index.clear()
         self._slots.clear()

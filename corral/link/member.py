@@ -21,6 +21,7 @@ from corral.core.result import (
     Decodes,
     Done,
     Failed,
+    Foreign,
     LastResult,
     ModelInfo,
     Progress,
@@ -104,6 +105,7 @@ class Member(EngineClient):
         self._left: dict[int, int] = {}  # prompt tokens to be evaluated, by task
         self._admitted_at: dict[int, float] = {}
         self._copied: dict[int, int] = {}  # engines that states came from, by task
+        self._n_foreign = 0  # tasks of other fronts
 
     @property
     def slots(self) -> range:
@@ -158,7 +160,7 @@ class Member(EngineClient):
         n_running = sum(pending.is_admitted for pending in self._pending.values())
         return EngineLoad(
             self.lifecycle.settings.n_parallel,
-            n_running,
+            n_running + self._n_foreign,
             len(self._pending) - n_running,
             sum(self._left.values()),
             cost.token_ms or TOKEN_MS,
@@ -286,8 +288,18 @@ class Member(EngineClient):
     def _note_states(self, event: CacheEvent) -> None:
         if isinstance(event, Stashed):
             self.view.on_stashed(event)
+        elif isinstance(event, Foreign):
+            self._note_foreign(event)
         else:
             self.view.on_dropped(event)
+
+    def _note_foreign(self, event: Foreign) -> None:
+        for slot in event.id_slots:
+            self.view.on_taken(slot)
+        has_room = event.n_tasks < self._n_foreign
+        self._n_foreign = event.n_tasks
+        if has_room:
+            self._fleet.on_room()
 
     def _with_copy(self, admitted: Admitted) -> Admitted:
         """Have the report say which engine the state came from."""
@@ -335,4 +347,4 @@ class Member(EngineClient):
         self.view.clear()
         self._left.clear()
         self._admitted_at.clear()
-        self.queue = []
+        self.queue, self._n_foreign = [], 0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from corral.core.result import Admitted, Event, SlotReport, Stashed
+from corral.core.result import Admitted, Event, Foreign, SlotReport, Stashed
 from corral.core.settings import EngineSettings
 from corral.core.task import Command, Proceed, SlotAction, Task
 from corral.link.process import EngineEnd, OnEvents, OpenEnd
@@ -76,6 +76,8 @@ def from_engine(event: Event, first: int) -> Event:
         )
     if isinstance(event, (SlotReport, Stashed)):
         return replace(event, id_slot=event.id_slot + first)
+    if isinstance(event, Foreign):
+        return replace(event, id_slots=[slot + first for slot in event.id_slots])
     return event
 
 

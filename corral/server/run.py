@@ -176,10 +176,9 @@ def _open_engine(settings: Settings, telemetry: Telemetry, reporter: Reporter) -
         wait_s, idle_s = server.engines_wait_ms / 1e3, server.engines_idle_seconds
         common["scale"] = ScaleLimits(min(server.engines_min, server.n_engines), wait_s, idle_s)
     if server.ray:
-        from corral.cluster.end import open_in_cluster
-        from corral.cluster.node_share import shares_on_nodes
+        from corral.cluster.end import in_cluster
 
-        common |= {"open_end": open_in_cluster(server), "share_out": shares_on_nodes}
+        common |= in_cluster(server)
     return Fleet(settings.engine, server.n_engines, server.engine_timeout_s, telemetry, **common)
 
 

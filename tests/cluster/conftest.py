@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.util
 import os
@@ -9,6 +10,9 @@ import sys
 import psutil
 import pytest
 
+from tests.cluster.shape import OPTIONS
+from tests.system.drill import ask, finish
+from tests.system.process import CorralProcess
 from tests.tools.tiny_models import llama_bpe
 from tests.tools.wait import wait_until
 
@@ -44,6 +48,10 @@ class Nodes:
     @property
     def rpc_workers(self) -> list[psutil.Process]:
         return _marked("corral.llama.rpc_server")
+
+    @property
+    def fronts(self) -> list[psutil.Process]:
+        return _marked("corral.cli.front")
 
     @property
     def hosts(self) -> list[psutil.Process]:
@@ -101,3 +109,14 @@ def nodes():
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     return llama_bpe(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def local(tiny):
+    """The answers of a server without Ray."""
+
+    async def run(server: CorralProcess) -> list:
+        return await finish(ask(server))
+
+    with CorralProcess("-m", tiny, *OPTIONS) as server:
+        return asyncio.run(run(server))

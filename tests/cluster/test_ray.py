@@ -8,24 +8,13 @@ import signal
 import psutil
 import pytest
 
+from tests.cluster.shape import N_SLOTS, OPTIONS
 from tests.system.drill import ask, finish
 from tests.system.fleet_answer import Answer
 from tests.system.process import CorralProcess, run_corral
 from tests.tools.wait import wait_until
 
-N_ENGINES, N_SLOTS = 3, 6
-OPTIONS = ["-c", 1024 * N_SLOTS, "-np", N_SLOTS, "-t", 1, "--batch-exact", "--slots"]
-
-
-@pytest.fixture(scope="module")
-def local(tiny):
-    """The answers of a server without Ray."""
-
-    async def run(server: CorralProcess) -> list:
-        return await finish(ask(server))
-
-    with CorralProcess("-m", tiny, *OPTIONS) as server:
-        return asyncio.run(run(server))
+N_ENGINES = 3
 
 
 @pytest.fixture(scope="module")

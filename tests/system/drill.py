@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Protocol
 
 from tests.system.fleet_answer import Answer
-from tests.system.process import CorralProcess
 from tests.tools.family import TOOLS
 
 
-def ask(server: CorralProcess) -> list[Answer]:
+class Served(Protocol):
+    @property
+    def url(self) -> str: ...
+
+
+def ask(server: Served) -> list[Answer]:
     native: list[dict[str, Any]] = [
         {"temperature": 0},
         {"seed": 2, "grammar": 'root ::= ("the cat sat on " [a-z]+ " and ")+'},

@@ -26,7 +26,9 @@ def test_engines_get_equal_shares_of_the_nodes(nodes, n, each):
     assert cpus_each(nodes, n) == each
 
 
-@pytest.mark.parametrize("asked", [Asked("10.0.0.1:6379"), Asked("10.0.0.1:6379", 3, 1, 2, True)])
+@pytest.mark.parametrize(
+    "asked", [Asked("10.0.0.1:6379"), Asked("10.0.0.1:6379", 3, 1, 2, True, "engine-0", 77, 2.5)]
+)
 def test_arguments_say_what_is_asked(asked):
     assert Asked.parse(asked.arguments) == asked
 
@@ -95,8 +97,8 @@ async def test_a_node_refuses_what_it_cannot_run():
 
 async def test_commands_arrive_in_the_order_in_which_they_were_sent(monkeypatch):
     host = EngineHost()
-    applied: list[bytes] = []
-    monkeypatch.setattr(host, "_apply", lambda message: applied.append(message.body))
+    written: list[bytes] = []
+    monkeypatch.setattr(host, "write", written.append)
     for n in (1, 2, 0, 4, 3):
         await host.feed(n, encode(Frame(b"%d" % n)))
-    assert applied == [b"0", b"1", b"2", b"3", b"4"]
+    assert written == [b"0", b"1", b"2", b"3", b"4"]
