@@ -14,9 +14,9 @@ import httpx
 import openai
 import pytest
 
+from tests.system.batch import client_of, finish, lines, read, submit
 from tests.system.durable import CHAT, MESSAGES, Reader, by_choice
 from tests.system.process import START_S, CorralProcess, wait_until
-from tests.system.test_batches import client_of, finish, lines, read, submit
 
 KEYS = ("one", "two")
 LONG: dict[str, Any] = {"ignore_eos": True, "seed": 1, "cache_prompt": False}

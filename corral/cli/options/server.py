@@ -125,19 +125,6 @@ OPTIONS = (
         choices=("always", "second", "never"),
     ),
     Option(
-        ("--shared-storage",),
-        "directory in which servers find each other that have the same directories for --chats, --responses, "
-        "--batches, --journal, --slot-save-path and the same --ledger: each serves what another has stored, "
-        "and continues its work when it is gone (default: none, other servers are kept out)",
-        path=PathUse.WRITE_DIRECTORY,
-    ),
-    Option(
-        ("--shared-url",),
-        "URL by which the other servers of --shared-storage reach this one, or unix: and the path of its "
-        "socket (default: where it listens)",
-        "URL",
-    ),
-    Option(
         ("--embedding", "--embeddings"),
         "serve only embeddings; without it a generative model serves both",
         target="engine.embedding",

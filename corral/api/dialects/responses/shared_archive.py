@@ -1,6 +1,6 @@
 """Stored responses and conversations of several servers with the same storage (`--shared-storage`).
 
-A conversation is read anew by each request, and changed while no other server can change it.
+Each request reads a conversation from disk; it is changed while no other server can change it.
 """
 
 from __future__ import annotations
