@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 1.0
 _WAIT_S = 1.0  # for another server that is taking over
+_RETRY_S = 0.01
 
 
 class Sharing:
@@ -41,21 +43,26 @@ class Sharing:
         self._lock = asyncio.Lock()
 
     def start(
-        self, address: str, batches: BatchRunner | None, durable: DurableRunner | None, ledger: Ledger
+        self,
+        address: str,
+        batches: BatchRunner | None,
+        durable: DurableRunner | None,
+        ledger: Ledger,
+        is_ready: Callable[[], bool],
     ) -> None:
-        """Let others reach this server, and look for those that are gone. Raises CorralError."""
+        """Let others reach this server, and look for those that are gone while it `is_ready` for their work.
+        Raises CorralError if others cannot know how to reach it."""
         self.registry.publish(shared_url(self._server, address))
         self._batches, self._durable = batches, durable
-        self._task = asyncio.create_task(self._look(ledger))
+        self._task = asyncio.create_task(self._look(ledger, is_ready))
 
     async def take_over(self, wait_s: float = _WAIT_S) -> None:
         """Continue what servers have left that are gone. Those that take over at the same time wait, so that
         afterwards everything is somewhere."""
+        deadline = time.monotonic() + wait_s
         async with self._lock:
-            with contextlib.ExitStack() as at_end:
-                alone = await asyncio.to_thread(at_end.enter_context, self.registry.alone(wait_s))
-                if alone:
-                    await self._take_over()
+            while not await self._try_take_over() and time.monotonic() < deadline:
+                await asyncio.sleep(_RETRY_S)
 
     async def stop(self) -> None:
         """Take over nothing more."""
@@ -68,16 +75,20 @@ class Sharing:
         await self.others.close()
         self.registry.close()
 
-    async def _take_over(self) -> None:
-        if self._batches is not None:
-            await self._batches.take_over()
-        if self._durable is not None:
-            await self._durable.adopt(self.registry.is_alive)
-        await asyncio.to_thread(self.registry.forget_dead)
+    async def _try_take_over(self) -> bool:
+        with self.registry.alone() as is_alone:
+            if is_alone and self._batches is not None:
+                await self._batches.take_over()
+            if is_alone and self._durable is not None:
+                await self._durable.adopt(self.registry.is_alive)
+            if is_alone:
+                await asyncio.to_thread(self.registry.forget_dead)
+            return is_alone
 
-    async def _look(self, ledger: Ledger) -> None:
+    async def _look(self, ledger: Ledger, is_ready: Callable[[], bool]) -> None:
         while True:
             with contextlib.suppress(CorralError, OSError):  # a disk that is full or away for a while
-                await self.take_over(0)
+                if is_ready():
+                    await self.take_over(0)
                 await ledger.refresh(int(time.time()) // DAY_S)
             await asyncio.sleep(_LOOK_S)

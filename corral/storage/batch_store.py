@@ -64,6 +64,10 @@ class BatchStore:
             os.close(self._lock)
             raise
 
+    @property
+    def is_shared(self) -> bool:
+        return bool(self._front)
+
     def close(self) -> None:
         self._db.close()
         os.close(self._lock)

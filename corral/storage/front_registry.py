@@ -11,7 +11,6 @@ import fcntl
 import os
 import secrets
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from corral.core.errors import CorralError
 
 _PREFIX = "front-"
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-_RETRY_S = 0.01
 
 
 class FrontInfo(msgspec.Struct, frozen=True):
@@ -80,11 +78,9 @@ class FrontRegistry:
         return fd is not None
 
     @contextlib.contextmanager
-    def alone(self, wait_s: float) -> Iterator[bool]:
+    def alone(self) -> Iterator[bool]:
         """Keep others out of the block; False: one of them is in it."""
-        deadline = time.monotonic() + wait_s
-        while (fd := _try_lock(self._path / "takeover.lock")) is None and time.monotonic() < deadline:
-            time.sleep(_RETRY_S)
+        fd = _try_lock(self._path / "takeover.lock")
         try:
             yield fd is not None
         finally:

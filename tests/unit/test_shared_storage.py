@@ -77,11 +77,11 @@ def test_a_server_lives_until_its_process_ends(tmp_path):
 
 def test_only_one_takes_over_at_a_time(tmp_path):
     first, second = FrontRegistry(tmp_path), FrontRegistry(tmp_path)
-    with first.alone(0) as mine:
+    with first.alone() as mine:
         assert mine
-        with second.alone(0.05) as yours:
+        with second.alone() as yours:
             assert not yours
-    with second.alone(0) as yours:
+    with second.alone() as yours:
         assert yours
     assert first.hold("part")
     assert not second.hold("part")

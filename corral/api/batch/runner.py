@@ -61,7 +61,8 @@ class BatchRunner:
     def start(self, app: ASGIApp) -> None:
         """Continue what an earlier server has left; `app` runs the lines."""
         self._app = app
-        self._spawn(self.take_over())
+        if not self._store.is_shared:  # otherwise one that is ready does it (`api/sharing.py`)
+            self._spawn(self.take_over())
         self._spawn(self._sweep())
 
     def add(self, batch: BatchRecord) -> None:

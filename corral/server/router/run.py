@@ -101,8 +101,9 @@ class _Life:
         durable = self._start_durable()
         sharing = self._hub.state.api.sharing
         if sharing is not None:
-            ledger = self._hub.state.api.telemetry.ledger
-            sharing.start(self._server.address, batches, durable, ledger)
+            api: AppState = self._hub.state.api
+            is_ready = lambda: not api.admission.is_draining  # noqa: E731
+            sharing.start(self._server.address, batches, durable, api.telemetry.ledger, is_ready)
         self._drain.join(
             self._hub.state.api.admission.drain, self._hub.state.monitor.close, self._directory.close
         )
