@@ -103,8 +103,15 @@ def test_locks_are_required(tmp_path, monkeypatch):
 
 
 def batch(id: str) -> BatchRecord:
-    fields = {"endpoint": "/v1/completions", "input_file_id": "file-1", "completion_window": "24h"}
-    return BatchRecord(id=id, client=ANN, created_at=1, expires_at=2, **fields)
+    return BatchRecord(
+        id=id,
+        client=ANN,
+        endpoint="/v1/completions",
+        input_file_id="file-1",
+        completion_window="24h",
+        created_at=1,
+        expires_at=2,
+    )
 
 
 def test_batches_of_a_server_that_is_gone_go_to_one_other(tmp_path):
