@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from urllib.parse import urlencode
 
 from starlette.types import ASGIApp, Message, Send
@@ -38,8 +38,17 @@ class DurableRunner:
         self._background = Background()
 
     def start(self) -> None:
+        self._restore(self._journal.found)
+        self._journal.found = []
+        self._background.spawn(self._sweep())
+
+    async def adopt(self, is_alive: Callable[[str], bool]) -> None:
+        """Continue the requests of servers that are gone."""
+        self._restore(await self._journal.run(self._journal.adopt, is_alive))
+
+    def _restore(self, found: Sequence[History]) -> None:
         """Make all streams known at once; they continue when their models are loaded."""
-        for history in self._journal.found:
+        for history in found:
             opening = history.opening
             if opening.is_background:
                 self._restore_response(history)
@@ -48,8 +57,6 @@ class DurableRunner:
             session.has_ids = opening.has_ids
             session.ping_s = max(0, self._state.settings.server.sse_ping_s)
             session.run(self._run(history, session))
-        self._journal.found = []
-        self._background.spawn(self._sweep())
 
     async def close(self) -> None:
         await self._background.close()

@@ -7,7 +7,6 @@ all of it for the engine, but without the server's system prompt. The signature 
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import hmac
 import os
@@ -40,10 +39,8 @@ class ReceiptKey:
 
     def __init__(self, path: str) -> None:
         try:
-            with contextlib.suppress(FileExistsError):
-                fd = os.open(path, _CREATE, 0o600)
-                with os.fdopen(fd, "wb") as file:
-                    file.write(secrets.token_hex(KEY_BYTES).encode() + b"\n")
+            if not os.path.exists(path):
+                _make_key(path)
             with open(path, "rb") as file:
                 self._key = bytes.fromhex(file.read(1024).decode().strip())
         except (OSError, ValueError) as error:
@@ -107,6 +104,19 @@ def read_task(receipt: dict[str, Any], system: Sequence[int], n_ctx: int, client
     return msgspec.structs.replace(
         task, prompt=prompt, params=params, client=client.id, weight=client.weight, tenant=client.tenant
     )
+
+
+def _make_key(path: str) -> None:
+    """Write a new key, which is whole as soon as other servers see it; one of theirs stays."""
+    pending = f"{path}.{secrets.token_hex(8)}"
+    with os.fdopen(os.open(pending, _CREATE, 0o600), "wb") as file:
+        file.write(secrets.token_hex(KEY_BYTES).encode() + b"\n")
+    try:
+        os.link(pending, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(pending)
 
 
 def hash_tokens(tokens: Sequence[int]) -> str:

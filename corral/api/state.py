@@ -14,6 +14,7 @@ from corral.api.batch.runner import BatchRunner
 from corral.api.cache_diagnosis import PromptHistory
 from corral.api.dialects.ollama.digest import FileDigest
 from corral.api.dialects.responses.archive import Archive
+from corral.api.dialects.responses.shared_archive import SharedArchive
 from corral.api.engine import Engine, Runner
 from corral.api.live_answers import LiveAnswers
 from corral.api.mcp.config import read_servers
@@ -30,10 +31,14 @@ from corral.core.settings import ServerSettings, Settings
 from corral.media.intake import Intake
 from corral.media.local import LocalMedia
 from corral.media.source import MediaSource
+from corral.storage.document_store import DocumentStore
+from corral.storage.front_registry import FrontRegistry
 from corral.storage.journal import Journal
+from corral.storage.shared_documents import SharedDocumentStore
 from corral.telemetry.dispatcher import Telemetry
 
 if TYPE_CHECKING:
+    from corral.api.sharing import Sharing
     from corral.media.remote import RemoteMedia
 
 
@@ -57,10 +62,16 @@ class AppState:
         self.model = ModelFacts(settings, engine)
         self.adapters = AdapterStore(engine, server.lora_dir)
         self.defaults = Defaults(params, self.adapters, server.max_predict)
-        self.storage: Storage = Storage(server, shared.storage if shared is not None else None)
-        self.journal: Journal | None = shared.journal if shared is not None else _open_journal(server)
+        self.sharing: Sharing | None = shared.sharing if shared is not None else _open_sharing(server)
+        registry = self.sharing.registry if self.sharing is not None else None
+        self.storage: Storage = Storage(server, shared.storage if shared is not None else None, registry)
+        self.journal: Journal | None = (
+            shared.journal if shared is not None else _open_journal(server, registry)
+        )
         self.streams: StreamSessions = shared.streams if shared is not None else StreamSessions()
-        self.responses: Archive = shared.responses if shared is not None else Archive(self.storage.documents)
+        self.responses: Archive = (
+            shared.responses if shared is not None else _open_archive(self.storage.documents)
+        )
         remote = _open_remote(server)
         self.mcp: McpSessions | None = shared.mcp if shared is not None else _open_mcp(server, remote)
         self.file_digest = FileDigest()
@@ -70,8 +81,8 @@ class AppState:
         self.runner = Runner(engine, telemetry)
         self.live = LiveAnswers(engine)
         if server.ledger and shared is None:
-            telemetry.ledger.open(Path(server.ledger))
-        if server.monitor_history and shared is None:
+            telemetry.ledger.open(Path(server.ledger), is_shared=registry is not None)
+        if server.monitor_history and shared is None and (not registry or registry.hold("monitor-history")):
             telemetry.day.open(Path(server.monitor_history))
         self.admission = Admission(engine, self.model, telemetry.queue, server.queue_size)
         batches = self.storage.batches
@@ -103,11 +114,26 @@ def state_of(request: Request) -> AppState:
     return state
 
 
-def _open_journal(server: ServerSettings) -> Journal | None:
+def _open_sharing(server: ServerSettings) -> Sharing | None:
+    if not server.shared_storage:
+        return None
+    from corral.api.sharing import Sharing  # httpx takes long to import
+
+    return Sharing(server)
+
+
+def _open_archive(documents: DocumentStore) -> Archive:
+    if isinstance(documents, SharedDocumentStore):
+        return SharedArchive(documents)
+    return Archive(documents)
+
+
+def _open_journal(server: ServerSettings, registry: FrontRegistry | None) -> Journal | None:
     if not server.journal:
         return None
     n_bytes, age_s = server.journal_max_mib << 20, server.journal_max_age_s
-    return Journal(Path(server.journal), n_bytes, age_s, server.journal_fsync)
+    front = registry.id if registry is not None else ""
+    return Journal(Path(server.journal), n_bytes, age_s, server.journal_fsync, front)
 
 
 def _open_mcp(server: ServerSettings, remote: RemoteMedia | None) -> McpSessions | None:

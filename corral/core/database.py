@@ -13,13 +13,14 @@ from corral.core.errors import CorralError, InsufficientStorage
 
 
 class Database:
-    def __init__(self, path: Path, schema: str, option: str) -> None:
-        """Open or create a database. Raises CorralError, which names the `option`, if it cannot be used."""
+    def __init__(self, path: Path, schema: str, option: str, is_shared: bool = False) -> None:
+        """Open or create a database. Raises CorralError, which names the `option`, if it cannot be used.
+        `is_shared`: with servers on other machines, whose memory a write-ahead log cannot be in."""
         self._option = option
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it may have prompts
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute(f"PRAGMA journal_mode = {'DELETE' if is_shared else 'WAL'}")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(schema)
         except (sqlite3.Error, OSError) as error:

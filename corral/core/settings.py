@@ -150,6 +150,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     journal_max_mib: int = 256  # of one API key
     journal_max_age_s: float = 86400.0
     journal_fsync: str = "second"
+    shared_storage: str = ""  # where servers with the same storage find each other
+    shared_url: str = ""
     metrics: bool = False
     verbosity: int = 3  # 0: nothing, 1: errors, 2: warnings, 3: info, 4: everything, including libllama
     log: bool = True

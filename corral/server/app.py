@@ -98,6 +98,10 @@ def create_app(
     if dispatch is not None:
         app.add_middleware(dispatch)
     app.add_middleware(ResumableStreams, sessions=state.streams)
+    if state.sharing is not None and keys is None:
+        from corral.server.relay import Relay  # few servers need it
+
+        app.add_middleware(Relay, state=state, sharing=state.sharing)
     _add_access_control(app, state, keys)
     _add_monitoring(app, state)
     return app

@@ -93,6 +93,14 @@ class Front:
             self.app.state.metrics.watch_connections(lambda: len(connections))
             self.app.state.metrics.watch_tokenizer(lambda: self._tokenizer.n_restarts)
 
+    def share(self, address: str) -> None:
+        """Serve together with others that have the same storage. Raises CorralError if they cannot know how
+        to reach this one."""
+        state = self.state
+        if state.sharing is not None:
+            is_ready = lambda: state.admission.is_open  # noqa: E731
+            state.sharing.start(address, state.batches, self._durable, state.telemetry.ledger, is_ready)
+
     def read_vocabulary(self, path: str) -> Vocab:
         """Read the vocabulary; call from any thread, and only after the engine process has loaded the
         file."""
@@ -136,7 +144,10 @@ class Front:
         self._quick.close()
         await asyncio.to_thread(self._tokenizer.close)
         self._renderer.close()
+        sharing = self.state.sharing if self._is_alone else None
         if self._is_alone:
+            if sharing is not None:
+                await sharing.stop()
             if self.state.journal is not None:
                 self.state.journal.stop()
             if self._durable is not None:
@@ -154,6 +165,8 @@ class Front:
         await self.state.storage.sessions.close()
         if self.app.state.tracer is not None:
             await asyncio.to_thread(self.app.state.tracer.close)
+        if sharing is not None:
+            await sharing.close()
 
 
 def prepare_loop(server: ServerSettings) -> None:

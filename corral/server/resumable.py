@@ -35,9 +35,9 @@ class ResumableStreams:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http" or scope["method"] != "POST" or session_in(scope) is not None:
             return self._app(scope, receive, send)
-        id, last_id = _conversation(scope), _last_event(scope)
-        if last_id and (known := _stream_of(last_id) or id):
-            return self._resume(known, last_id, scope, receive, send)
+        if known := resumed_stream(scope):
+            return self._resume(known, _last_event(scope), scope, receive, send)
+        id = begun_stream(scope)
         return self._begin(id, scope, receive, send) if id else self._app(scope, receive, send)
 
     async def _begin(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,6 +85,17 @@ class _Request:
         message = await self._receive()
         self.is_whole = not message.get("more_body", False)
         return message
+
+
+def resumed_stream(scope: Scope) -> str:
+    """Return the stream that the client of a POST has lost; empty: none."""
+    last_id = _last_event(scope)
+    return (_stream_of(last_id) or _conversation(scope)) if last_id else ""
+
+
+def begun_stream(scope: Scope) -> str:
+    """Return the id of the stream that a POST begins; empty: none that continues without its client."""
+    return "" if resumed_stream(scope) else _conversation(scope)
 
 
 def _conversation(scope: Scope) -> str:

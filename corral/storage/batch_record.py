@@ -56,6 +56,7 @@ class BatchRecord(msgspec.Struct, kw_only=True):
     model: str | None = None
     output_file_id: str | None = None
     error_file_id: str | None = None
+    front: str = ""  # the server that runs it, of several with the same storage
 
     @property
     def is_ended(self) -> bool:

@@ -10,7 +10,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -25,6 +25,7 @@ MAX_FILE_BYTES = 200 << 20
 MAX_KEY_BYTES = 4 << 30
 MAX_FILES = 10_000  # of one key
 KEPT_S = 30 * 86400  # a batch and its results, after its end
+_STRAY_S = 3600.0  # after which an upload of another server that is not known was interrupted
 _FULL = "the files of this key take all the room they may; delete some"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
@@ -39,6 +40,7 @@ CREATE INDEX IF NOT EXISTS sums ON results (batch, outcome, bytes, n_input, n_ca
 CREATE INDEX IF NOT EXISTS file_owners ON files (owner);
 CREATE INDEX IF NOT EXISTS batch_owners ON batches (owner);
 """
+_UNFINISHED = "SELECT record FROM batches WHERE NOT is_ended ORDER BY n"
 _COUNTS = """
 SELECT sum(outcome = 0), sum(outcome = 1), sum(outcome = 2), sum(outcome = 3), sum((outcome = 0) * bytes),
     sum((outcome > 0) * bytes), sum(n_input), sum(n_cached), sum(n_output) FROM results WHERE batch = ?
@@ -46,16 +48,25 @@ SELECT sum(outcome = 0), sum(outcome = 1), sum(outcome = 2), sum(outcome = 3), s
 
 
 class BatchStore:
-    def __init__(self, path: Path) -> None:
-        """`path` must be a writable directory that no other server uses."""
+    def __init__(
+        self, path: Path, front: str = "", is_alive: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """`path` must be a writable directory; only servers that have a name, `front`, may share it.
+        `is_alive`: whether the server with a name lives."""
         self._path = path
-        self._lock = _lock(path)
+        self._front = front
+        self._is_alive = is_alive
+        self._lock = _lock(path, fcntl.LOCK_SH if front else fcntl.LOCK_EX)
         try:
-            self._db = Database(path / "batches.sqlite", _SCHEMA, "--batches")
+            self._db = Database(path / "batches.sqlite", _SCHEMA, "--batches", is_shared=bool(front))
             self._remove_strays()
         except BaseException:
             os.close(self._lock)
             raise
+
+    @property
+    def is_shared(self) -> bool:
+        return bool(self._front)
 
     def close(self) -> None:
         self._db.close()
@@ -97,7 +108,8 @@ class BatchStore:
         self._drop(self.find_file(owner, id))
 
     def save_batch(self, batch: BatchRecord, files: Sequence[FileRecord] = ()) -> None:
-        """Insert a batch, or replace it. `files`: with its results."""
+        """Insert a batch that this server runs, or replace it. `files`: with its results."""
+        batch.front = self._front
         self._insert_files(batch.client.id, files)
         values = (batch.id, batch.client.id, batch.is_ended, int(time.time()), msgspec.json.encode(batch))
         with self._db.write() as db:
@@ -120,7 +132,28 @@ class BatchStore:
         return _decode(rows, BatchRecord)
 
     def unfinished(self) -> list[BatchRecord]:
-        return _decode(self._db.read("SELECT record FROM batches WHERE NOT is_ended ORDER BY n"), BatchRecord)
+        return _decode(self._db.read(_UNFINISHED), BatchRecord)
+
+    def claim(self) -> list[BatchRecord]:
+        """Return the unfinished batches of servers that are gone: this one runs them from now on."""
+        if not any(self._is_abandoned(batch) for batch in self.unfinished()):
+            return []
+        with self._db.write() as db:
+            claimed = [
+                batch for batch in _decode(db.execute(_UNFINISHED), BatchRecord) if self._is_abandoned(batch)
+            ]
+            for batch in claimed:
+                batch.front = self._front
+            rows = [(msgspec.json.encode(batch), batch.id) for batch in claimed]
+            db.executemany("UPDATE batches SET record = ? WHERE id = ?", rows)
+        return claimed
+
+    def is_used(self, file_id: str) -> bool:
+        """Whether a batch that has not ended reads this file."""
+        return any(batch.input_file_id == file_id for batch in self.unfinished())
+
+    def _is_abandoned(self, batch: BatchRecord) -> bool:
+        return not self._is_alive(batch.front)
 
     def remove_batch(self, batch: BatchRecord) -> None:
         """Remove a batch and its results."""
@@ -190,7 +223,7 @@ class BatchStore:
         """Remove files of uploads that a crash interrupted."""
         known = {id for (id,) in self._db.read("SELECT id FROM files")}
         for path in self._path.glob("file-*"):
-            if path.name not in known:
+            if path.name not in known and not (self._front and _is_recent(path)):
                 path.unlink(missing_ok=True)
 
 
@@ -201,18 +234,26 @@ def _decode(rows: Iterable[tuple[Any, ...]], kind: type[T]) -> list[T]:
     return [msgspec.json.decode(record, type=kind) for (record,) in rows]
 
 
+def _is_recent(path: Path) -> bool:
+    """Whether another server may still be writing a file."""
+    try:
+        return time.time() < path.stat().st_mtime + _STRAY_S
+    except FileNotFoundError:
+        return True
+
+
 def _is_over(file: FileRecord) -> bool:
     return file.expires_at is not None and file.expires_at <= time.time()
 
 
-def _lock(path: Path) -> int:
-    """Keep other servers out of the directory; what they did would be done twice."""
+def _lock(path: Path, kind: int) -> int:
+    """Keep other servers out of the directory, unless all share it; what they did would be done twice."""
     try:
         fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise CorralError(f"--batches '{path}' cannot be used: {error.strerror}") from None
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
         raise CorralError(f"--batches '{path}' is used by another server") from None

@@ -8,7 +8,6 @@ changes nothing.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import re
@@ -133,15 +132,8 @@ class ChatFolder:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold a lock against other writers, in this process and others."""
-        fd = self._directory.fd
-        with self._lock:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(fd, fcntl.LOCK_EX)
-            try:
-                yield
-            finally:
-                with contextlib.suppress(OSError):
-                    fcntl.flock(fd, fcntl.LOCK_UN)
+        with self._lock, self._directory.locked():
+            yield
 
     def _find(self, chat_id: str) -> ChatInfo | None:
         file = self._directory.find(chat_id)

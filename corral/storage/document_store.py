@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -34,18 +35,17 @@ _log = logging.getLogger("corral")
 
 
 class DocumentStore:
+    is_shared = False
+
     def __init__(self, path: Path | None = None) -> None:
         """`path` must be a directory that can be written to; None: in memory only."""
         self._directory = SaveDirectory(path, option="--responses") if path is not None else None
-        self._shelves: dict[str, _Shelf] = {}
+        self._shelves: dict[str, Shelf] = {}
         self._disk = concurrent.futures.ThreadPoolExecutor(1, "responses")
 
     def put(self, client: Client, id: str, data: bytes) -> None:
         """Raises TooLarge; what was there before stays then."""
-        if len(data) > MAX_BYTES:
-            raise TooLarge(
-                f"'{id}' has {len(data)} bytes; the server keeps up to {MAX_BYTES >> 20} MiB of one"
-            )
+        check_size(id, data)
         shelf = self._shelf(client)
         shelf.memory[id] = data
         if self._directory is not None:
@@ -72,18 +72,23 @@ class DocumentStore:
         """Wait until everything is on disk."""
         await asyncio.to_thread(self._disk.shutdown)
 
-    def _shelf(self, client: Client) -> _Shelf:
+    def _shelf(self, client: Client) -> Shelf:
         name = folder_name(client)
         if name not in self._shelves:
-            self._shelves[name] = _Shelf(self._directory, name)
+            self._shelves[name] = Shelf(self._directory, name)
         return self._shelves[name]
 
     def _run(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._disk, work, *args)
 
 
-class _Shelf:
-    """Mutable: what one key has. `read`, `write` and `unlink` belong into the thread of the disk."""
+def check_size(id: str, data: bytes) -> None:
+    if len(data) > MAX_BYTES:
+        raise TooLarge(f"'{id}' has {len(data)} bytes; the server keeps up to {MAX_BYTES >> 20} MiB of one")
+
+
+class Shelf:
+    """Mutable: what one key has. All that uses files belongs into the thread of the disk."""
 
     def __init__(self, parent: SaveDirectory | None, name: str) -> None:
         self.memory: LRUCache[str, bytes] = LRUCache(RAM_BYTES, lambda data: max(len(data), _LEAST_RAM))
@@ -118,7 +123,15 @@ class _Shelf:
                 file.commit()
             files[id] = len(data)
         except CorralError as error:
-            _log.error("--responses: %s is in memory only: %s", id, error.message)
+            _log.error("--responses: %s cannot be written: %s", id, error.message)
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other servers from changing documents."""
+        return self._open()[0].locked()
+
+    def forget(self) -> None:
+        """List the files again before they are used."""
+        self._opened = None
 
     def unlink(self, id: str) -> None:
         try:

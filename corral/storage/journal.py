@@ -2,6 +2,9 @@
 
 A request's file only grows; it is removed some time after its end. Everything but the constructor runs in one
 thread, so that nothing else waits for the disk. What cannot be written continues, but is not durable.
+
+Servers with the same storage each have a folder in `.fronts`. The files of one that is gone are moved to the
+folders of others; a rename succeeds for only one of them.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +33,7 @@ from corral.storage.save_directory import SaveDirectory
 T = TypeVar("T")
 
 SUFFIX = ".journal"
+_FRONTS = ".fronts"
 KEPT_S = 300  # after the end of a request
 _SYNC_S = 1.0
 _CREATE = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -84,21 +89,29 @@ class JournalFile:
 
 
 class Journal:
-    def __init__(self, path: Path, max_bytes: int, max_age_s: float, fsync: str) -> None:
-        """`path` must be a writable directory that no other server uses. `max_bytes`: of one key."""
-        self._directory = SaveDirectory(path, option="--journal")
+    def __init__(self, path: Path, max_bytes: int, max_age_s: float, fsync: str, front: str = "") -> None:
+        """`path` must be a writable directory; only servers that have a name, `front`, may share it.
+        `max_bytes`: of one key."""
+        self._root = self._directory = SaveDirectory(path, option="--journal")
+        self._root_path = self._path = path
         self._max_bytes = max_bytes
         self._max_age_s = max_age_s
         self._fsync = fsync
         self._shelves: dict[str, _Shelf] = {}
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "journal")
         try:
-            fcntl.flock(self._directory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            kind = fcntl.LOCK_SH if front else fcntl.LOCK_EX
+            fcntl.flock(self._root.fd, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CorralError("--journal: another server uses this directory") from None
         except OSError:
             pass  # a file system without locks
         self._is_stopping = False
+        if front:
+            self._directory = self._root.subdirectory(_FRONTS).subdirectory(front)
+            self._path = path / _FRONTS / front
+        else:
+            self._move_all(lambda _: False)
         self.found = self._scan()
 
     async def create(self, opening: Opening) -> JournalFile | None:
@@ -129,14 +142,40 @@ class Journal:
     async def close(self) -> None:
         """Wait until everything is written."""
         await asyncio.to_thread(self._thread.shutdown)
+        if self._path != self._root_path:
+            _remove_folders(self._path)
 
-    def _scan(self) -> list[History]:
-        """Return the requests of earlier servers that clients may ask for, oldest first."""
+    def adopt(self, is_alive: Callable[[str], bool]) -> list[History]:
+        """Take over the requests of servers that are gone, oldest first."""
+        moved = self._move_all(is_alive)
+        return self._scan(moved) if moved else []
+
+    def _move_all(self, is_alive: Callable[[str], bool]) -> dict[str, set[str]]:
+        """Move the files of others here; returns their names by key."""
+        fronts = [each for each in (self._root_path / _FRONTS).glob("*") if each != self._path]
+        gone = [each for each in fronts if not is_alive(each.name)]
+        if self._path != self._root_path:
+            gone.append(self._root_path)  # of a server that shared it with no other
+        moved: dict[str, set[str]] = defaultdict(set)
+        for folder in gone:
+            for file in folder.glob(f"*/*{SUFFIX}"):
+                with contextlib.suppress(CorralError, OSError):  # another server was faster
+                    if self._shelf(file.parent.name).take(file):
+                        moved[file.parent.name].add(file.name.removesuffix(SUFFIX))
+            if folder != self._root_path:
+                _remove_folders(folder)
+        return moved
+
+    def _scan(self, names: dict[str, set[str]] | None = None) -> list[History]:
+        """Return the requests of earlier servers that clients may ask for, oldest first. `names`: of some
+        files only, by key."""
         found: list[tuple[int, History]] = []
-        for entry in os.listdir(self._directory.fd):
+        for entry in os.listdir(self._directory.fd) if names is None else names:
+            if entry == _FRONTS:
+                continue
             with contextlib.suppress(CorralError):
                 shelf = self._shelf(entry)
-                for name, modified_at, data in shelf.read_all():
+                for name, modified_at, data in shelf.read_all(names[entry] if names is not None else None):
                     history = read_history(data)
                     if history is None or self._is_over(history, modified_at):
                         shelf.remove(name)
@@ -200,10 +239,21 @@ class _Shelf:
     def fd(self) -> int:
         return self._directory.fd
 
-    def read_all(self) -> list[tuple[str, float, bytes]]:
-        """Return name, time of the last change and content of every file."""
+    def take(self, file: Path) -> bool:
+        """Move a file here, unless a newer request has its name."""
+        if self._directory.find(file.name.removesuffix(SUFFIX)) is not None:
+            file.unlink()
+            return False
+        os.rename(file, file.name, dst_dir_fd=self.fd)
+        self._n_bytes = self._size()
+        return True
+
+    def read_all(self, names: Container[str] | None = None) -> list[tuple[str, float, bytes]]:
+        """Return name, time of the last change and content of every file, or of some."""
         found = []
         for file in self._directory.names():
+            if names is not None and file.name not in names:
+                continue
             with (
                 contextlib.suppress(CorralError, OSError),
                 os.fdopen(self._directory.open(file.name), "rb") as opened,
@@ -238,6 +288,13 @@ class _Shelf:
     def sweep(self, now: float) -> None:
         for name in [name for name, ended_at in self._ended_at.items() if now > ended_at + KEPT_S]:
             self.remove(name)
+
+
+def _remove_folders(path: Path) -> None:
+    """Remove a server's folder, as far as it is empty."""
+    for folder in (*path.glob("*"), path):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def _name(id: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import stat
@@ -23,6 +24,8 @@ from corral.core.file import file_error, write_all
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LOCK = ".lock"  # where a directory cannot be locked, as in NFS
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -127,6 +130,18 @@ class SaveDirectory:
         """Return the regular file of that name, if it exists."""
         with _explained("find", name):
             return self._describe(self._file(name))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other threads and processes that lock the directory out of the block."""
+        with contextlib.ExitStack() as at_end:
+            for name, flags in ((".", _DIRECTORY), (_LOCK, _LOCK_FLAGS)):
+                fd = os.open(name, flags, 0o600, dir_fd=self._fd)
+                at_end.callback(os.close, fd)
+                with contextlib.suppress(OSError):  # a file system without locks, or only for other files
+                    fcntl.flock(fd, fcntl.LOCK_EX)
+                    break
+            yield
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1

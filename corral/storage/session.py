@@ -55,14 +55,15 @@ class SessionStore:
     Copies count once in the budget, but separately in `MAX_RESIDENT`.
     """
 
-    def __init__(self, budget_bytes: int, spill_to: SaveDirectory | None) -> None:
-        self._budget = budget_bytes
+    def __init__(self, budget_bytes: int, spill_to: SaveDirectory | None, is_shared: bool = False) -> None:
+        """`is_shared`: other servers use the directory, too, so that nothing is kept in memory."""
+        self._is_shared = is_shared and spill_to is not None
+        self._budget = 0 if self._is_shared else budget_bytes
         self._disk = spill_to
         self._lock = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
         self._resident: collections.OrderedDict[str, Blob] = collections.OrderedDict()  # by last use
-        files = spill_to.names() if spill_to else []
-        self._infos = {f.name: SessionInfo(f.name, f.n_bytes, f.updated_at, f.updated_at) for f in files}
+        self._infos = self._read_infos()
 
     @property
     def resident_bytes(self) -> int:
@@ -70,10 +71,12 @@ class SessionStore:
 
     @property
     def n_sessions(self) -> int:
+        self._look()
         return len(self._infos)
 
     def list(self) -> Sequence[SessionInfo]:
         """List the sessions: integers by value, then other names."""
+        self._look()
         return sorted(self._infos.values(), key=lambda info: _rank(info.name))
 
     def open(self, name: str) -> Blob:
@@ -87,7 +90,7 @@ class SessionStore:
         try:
             return Blob(self._disk.open(name))
         except InvalidRequest:  # the file was removed by another process
-            self._infos.pop(name)
+            self._infos.pop(name, None)
             raise self._unknown(name) from None
 
     async def put(self, name: str, blob: Blob) -> SessionInfo:
@@ -193,7 +196,17 @@ class SessionStore:
         now, older = int(time.time()), self._infos.get(name)
         return SessionInfo(name, blob.n_bytes, older.created_at if older else now, now)
 
+    def _read_infos(self) -> dict[str, SessionInfo]:
+        files = self._disk.names() if self._disk else []
+        return {f.name: SessionInfo(f.name, f.n_bytes, f.updated_at, f.updated_at) for f in files}
+
+    def _look(self) -> None:
+        """See what other servers have done."""
+        if self._is_shared:
+            self._infos = self._read_infos()
+
     def _require(self, name: str) -> None:
+        self._look()
         if check_name(name, "id_session") not in self._infos:
             raise self._unknown(name)
 

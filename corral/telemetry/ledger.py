@@ -1,7 +1,7 @@
 """The ledger: requests, tokens and seconds of every key and day, kept across restarts with `--ledger`.
 
-A `RecordObserver` on the event loop. A thread brings changes to disk within a second; a disk that cannot be
-written costs a warning, and the numbers stay in memory.
+A `RecordObserver` on the event loop. A thread adds changes to the file within a second, and other servers may
+add theirs; a disk that cannot be written costs a warning, and the numbers stay in memory.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
+import contextlib
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -32,6 +35,7 @@ CREATE TABLE IF NOT EXISTS usage (
 _log = logging.getLogger("corral")
 
 Place = tuple[int, str]  # the day, counted from 1970 in UTC, and the id of a client
+Entries: TypeAlias = "dict[Place, DayUsage]"
 
 
 class DayUsage(msgspec.Struct, kw_only=True):
@@ -49,6 +53,12 @@ class DayUsage(msgspec.Struct, kw_only=True):
     def tokens(self) -> int:
         return self.input + self.output
 
+    def add(self, more: DayUsage) -> DayUsage:
+        self.name = more.name
+        for field in self.__struct_fields__[1:]:
+            setattr(self, field, getattr(self, field) + getattr(more, field))
+        return self
+
 
 class Ledger:
     """Mutable."""
@@ -57,16 +67,23 @@ class Ledger:
         self._entries: dict[Place, DayUsage] = {}
         self._recent: dict[str, collections.deque[tuple[float, int]]] = {}
         self._db: Database | None = None
+        self._is_shared = False
         self._disk = concurrent.futures.ThreadPoolExecutor(1, "ledger")
-        self._changed: set[Place] = set()
+        self._unsaved: dict[Place, DayUsage] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_lost = False  # the last write failed
 
-    def open(self, path: Path) -> None:
+    def open(self, path: Path, is_shared: bool = False) -> None:
         """Keep the numbers in a file. Raises CorralError if it cannot be used."""
-        self._db = Database(path, _SCHEMA, "--ledger")
-        for day, key, entry in self._db.read("SELECT day, key, entry FROM usage"):
-            self._entries[day, key] = msgspec.json.decode(entry, type=DayUsage)
+        self._db = Database(path, _SCHEMA, "--ledger", is_shared)
+        self._is_shared = is_shared
+        self._entries = self._read(0)
+
+    async def refresh(self, first_day: int) -> None:
+        """See what other servers have added, of this day and all later ones."""
+        if self._is_shared:
+            with contextlib.suppress(CorralError):
+                self._merge(await self._on_disk(self._read, first_day))
 
     def entries(self, first_day: int) -> dict[Place, DayUsage]:
         """Return the entries of this day and all later ones."""
@@ -92,57 +109,81 @@ class Ledger:
         if not record.id:
             return
         client, usage = record.client, usage_of([task])
-        entry = self._entry(client)
-        entry.requests += task is record.tasks[0]
-        entry.input += usage.n_input
-        entry.cached += usage.n_cached
-        entry.output += usage.n_output
-        entry.seconds += task.service_s if task.admitted_at else 0.0
+        more = DayUsage(
+            name=client.name,
+            requests=int(task is record.tasks[0]),
+            input=usage.n_input,
+            cached=usage.n_cached,
+            output=usage.n_output,
+            seconds=task.service_s if task.admitted_at else 0.0,
+        )
+        self._add(client, more)
         n = usage.n_input + usage.n_output
         if client.limits.tokens_per_minute and n:
             recent = self._recent.setdefault(client.id, collections.deque())
             recent.append((time.monotonic(), n))
 
     def on_refused(self, client: Client) -> None:
-        self._entry(client).refused += 1
+        self._add(client, DayUsage(name=client.name, refused=1))
 
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._db is not None and self._changed:
+        if self._db is not None and self._unsaved:
             await self._flush()
         await asyncio.to_thread(self._disk.shutdown)
         if self._db is not None:
             self._db.close()
 
-    def _entry(self, client: Client) -> DayUsage:
-        """Return the entry of a client, which is about to change."""
+    def _add(self, client: Client, more: DayUsage) -> None:
         place = (_day(), client.id)
-        entry = self._entries.setdefault(place, DayUsage(name=client.name))
-        entry.name = client.name
-        self._changed.add(place)
-        if self._db is not None and self._timer is None:
+        self._entries.setdefault(place, DayUsage()).add(more)
+        if self._db is None:
+            return
+        self._unsaved.setdefault(place, DayUsage()).add(more)
+        if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_FLUSH_S, lambda: loop.create_task(self._flush()))
-        return entry
 
     async def _flush(self) -> None:
         self._timer = None
-        changed, self._changed = self._changed, set()
-        rows = [(*place, msgspec.json.encode(self._entries[place])) for place in changed]
+        writing, self._unsaved = self._unsaved, {}
         try:
-            await asyncio.get_running_loop().run_in_executor(self._disk, self._write, rows)
+            self._merge(await self._on_disk(self._write, writing))
             self._is_lost = False
         except CorralError as error:
-            self._changed |= changed
+            for place, more in writing.items():
+                self._unsaved[place] = more.add(self._unsaved.get(place, DayUsage(name=more.name)))
             if not self._is_lost:
                 _log.warning("usage is kept in memory only: %s", error.message)
             self._is_lost = True
 
-    def _write(self, rows: list[tuple[int, str, bytes]]) -> None:
+    def _merge(self, saved: Entries) -> None:
+        """Take over what the file says, with what it does not have yet."""
+        for place, entry in saved.items():
+            more = self._unsaved.get(place)
+            self._entries[place] = entry.add(more) if more is not None else entry
+
+    def _read(self, first_day: int) -> Entries:
         assert self._db is not None
+        rows = self._db.read("SELECT day, key, entry FROM usage WHERE day >= ?", first_day)
+        return {(day, key): msgspec.json.decode(entry, type=DayUsage) for day, key, entry in rows}
+
+    def _write(self, unsaved: Entries) -> Entries:
+        """Add to what the file has, and return that."""
+        assert self._db is not None
+        totals: Entries = {}
         with self._db.write() as db:
+            for place, more in unsaved.items():
+                row = db.execute("SELECT entry FROM usage WHERE day = ? AND key = ?", place).fetchone()
+                entry = msgspec.json.decode(row[0], type=DayUsage) if row is not None else DayUsage()
+                totals[place] = entry.add(more)
+            rows = [(*place, msgspec.json.encode(entry)) for place, entry in totals.items()]
             db.executemany("INSERT OR REPLACE INTO usage VALUES (?, ?, ?)", rows)
+        return totals
+
+    async def _on_disk(self, work: Callable[..., Entries], *args: object) -> Entries:
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work, *args)
 
 
 def _day() -> int:

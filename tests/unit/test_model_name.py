@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
 
 from corral.core.errors import TooLarge
-from corral.server.router.name import (
+from corral.server.request_name import (
     _scan,
     find_name,
     find_receipt_model,

@@ -21,7 +21,7 @@ from corral.api.background import Background, cancel
 from corral.api.batch.call import Answer, call
 from corral.api.batch.line import Checked, Line, check_lines, parse_line, read_line
 from corral.api.batch.result_line import render_result, render_unrun
-from corral.core.errors import CorralError, InsufficientStorage
+from corral.core.errors import CorralError, InsufficientStorage, NotFound
 from corral.storage.batch_record import BatchRecord, Counts, FileRecord, Outcome, Result, new_id
 from corral.storage.batch_store import BatchStore
 
@@ -62,7 +62,8 @@ class BatchRunner:
     def start(self, app: ASGIApp) -> None:
         """Continue what an earlier server has left; `app` runs the lines."""
         self._app = app
-        self._background.spawn(self._resume())
+        if not self._store.is_shared:  # otherwise one that is ready does it (`api/sharing.py`)
+            self._background.spawn(self.take_over())
         self._background.spawn(self._sweep())
 
     def add(self, batch: BatchRecord) -> None:
@@ -89,14 +90,17 @@ class BatchRunner:
         counts = await self.on_disk(self._store.counts, batch.id)
         return self.find(batch.client.id, batch.id) or batch, counts
 
+    async def is_unfinished(self, owner: str, id: str) -> bool:
+        """Whether a batch of this key has not ended, whichever server runs it."""
+        try:
+            return not (await self.on_disk(self._store.find_batch, owner, id)).is_ended
+        except NotFound:
+            return False
+
     def eta_s(self, id: str) -> int | None:
         """Return the expected time until a batch ends, from its lines so far."""
         run = self._runs.get(id)
         return run.eta_s if run is not None else None
-
-    def uses(self, file_id: str) -> bool:
-        """Whether a batch that has not ended reads this file."""
-        return any(run.batch.input_file_id == file_id for run in self._runs.values())
 
     async def cancel(self, batch: BatchRecord) -> None:
         """Stop a batch; its results so far stay."""
@@ -115,8 +119,9 @@ class BatchRunner:
         await asyncio.to_thread(self._disk.shutdown)
         self._store.close()
 
-    async def _resume(self) -> None:
-        for batch in await self.on_disk(self._store.unfinished):
+    async def take_over(self) -> None:
+        """Continue the batches of servers that are gone."""
+        for batch in await self.on_disk(self._store.claim):
             if batch.id not in self._runs:
                 self.add(batch)
 

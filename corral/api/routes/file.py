@@ -95,7 +95,8 @@ async def content(request: Request, id: _Id) -> Response:
 async def delete(request: Request, id: _Id) -> Response:
     """Delete a file."""
     runner, store, owner = batches_of(request)
-    if runner.uses((await runner.on_disk(store.find_file, owner, id)).id):
+    await runner.on_disk(store.find_file, owner, id)
+    if await runner.on_disk(store.is_used, id):
         raise Conflict("a batch reads this file; cancel it first")
     await runner.on_disk(store.remove_file, owner, id)
     return JsonResponse({"id": id, "object": "file", "deleted": True})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import orjson
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from corral.api.body import JsonResponse, parse_body
 from corral.api.disconnect import run_for_client
 from corral.api.followed_stream import resume
+from corral.api.front_id import PASSED
 from corral.api.openapi import EVENTS, answers, body_of, list_of, queries, query, shape
 from corral.api.router import Router
 from corral.api.schema.parse import RequestModel
@@ -68,7 +70,8 @@ async def lookup(request: Request) -> Response:
     body = await parse_body(request, StreamLookupRequest)
     streams, owner = state_of(request).streams, record_of(request).client.id
     found = [session for id in dict.fromkeys(body.conversation_ids) for session in streams.lookup(owner, id)]
-    return JsonResponse([_render(session) for session in found])
+    rendered = [_render(session) for session in found]
+    return JsonResponse([*rendered, *await _find_elsewhere(request, body)])
 
 
 @router.delete(
@@ -78,8 +81,21 @@ async def lookup(request: Request) -> Response:
 )
 async def stop(request: Request) -> Response:
     """Stop the stream of a conversation, and forget it."""
-    await state_of(request).streams.remove(record_of(request).client.id, _id(request))
+    state, client, id = state_of(request), record_of(request).client, _id(request)
+    await state.streams.remove(client.id, id)
+    if state.journal is not None:
+        state.journal.post(state.journal.drop, client, id)
     return Response(status_code=204)
+
+
+async def _find_elsewhere(request: Request, body: StreamLookupRequest) -> list[dict[str, Any]]:
+    """Return the streams that other servers with the same storage have."""
+    sharing = state_of(request).sharing
+    if sharing is None or PASSED in request.headers:
+        return []
+    asked = orjson.dumps({"conversation_ids": body.conversation_ids})
+    told = await sharing.others.tell_all(request.scope, "POST", "/v1/streams/lookup", asked)
+    return [each for answer in told if answer.status_code == 200 for each in answer.json()]
 
 
 def _id(request: Request) -> str:

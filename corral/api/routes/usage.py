@@ -42,7 +42,9 @@ async def usage(request: Request) -> Response:
     """Requests, tokens and seconds of the key by day, newest first."""
     client, ledger = record_of(request).client, state_of(request).telemetry.ledger
     days = query_number(request, "days", _DEFAULT_DAYS, 1, _MAX_DAYS)
-    found = ledger.entries(int(time.time()) // DAY_S - days + 1)
+    first_day = int(time.time()) // DAY_S - days + 1
+    await ledger.refresh(first_day)
+    found = ledger.entries(first_day)
     own = {place: entry for place, entry in found.items() if client.is_admin or place[1] == client.id}
     data = [_render(day, entry) for (day, _), entry in sorted(own.items(), reverse=True)]
     return JsonResponse({"object": "list", "data": data, "limits": _limits(client)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.cli.options.option import Option
+from corral.cli.options.option import Option, PathUse
 
 OPTIONS = (
     Option(
@@ -60,6 +60,19 @@ OPTIONS = (
         ("--allow-insecure-cluster",),
         "join a Ray cluster at an address that is not private",
         negative=("--no-allow-insecure-cluster",),
+    ),
+    Option(
+        ("--shared-storage",),
+        "directory in which servers find each other that have the same directories for --chats, --responses, "
+        "--batches, --journal, --slot-save-path and the same --ledger: each serves what another has stored, "
+        "and continues its work when it is gone (default: none, other servers are kept out)",
+        path=PathUse.WRITE_DIRECTORY,
+    ),
+    Option(
+        ("--shared-url",),
+        "URL by which the other servers of --shared-storage reach this one, or unix: and the path of its "
+        "socket (default: where it listens)",
+        "URL",
     ),
     Option(
         ("-cb", "--cont-batching"),

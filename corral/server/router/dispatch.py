@@ -13,8 +13,7 @@ from corral.api.trust import is_anonymous_in
 from corral.core.client import Client
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.settings import ServerSettings
-from corral.server.router.model import ServedModel
-from corral.server.router.name import (
+from corral.server.request_name import (
     ReadBody,
     find_name,
     find_receipt_model,
@@ -22,6 +21,7 @@ from corral.server.router.name import (
     query_of,
     read_body,
 )
+from corral.server.router.model import ServedModel
 from corral.server.router.registry import Registry
 from corral.server.router.role import Role, choose, has_body, role_of
 from corral.server.router.waiting import WaitingStream, wants_progress

@@ -99,6 +99,11 @@ class _Life:
             observers = [*self._hub.state.observers, ModelObserver()]
             batches.start(RecordMiddleware(self._hub, observers))
         durable = self._start_durable()
+        sharing = self._hub.state.api.sharing
+        if sharing is not None:
+            api: AppState = self._hub.state.api
+            is_ready = lambda: not api.admission.is_draining  # noqa: E731
+            sharing.start(self._server.address, batches, durable, api.telemetry.ledger, is_ready)
         self._drain.join(
             self._hub.state.api.admission.drain, self._hub.state.monitor.close, self._directory.close
         )
@@ -114,6 +119,8 @@ class _Life:
                 task.cancel()
             await asyncio.gather(*starters, return_exceptions=True)
             state: AppState = self._hub.state.api
+            if sharing is not None:
+                await sharing.stop()
             if state.journal is not None:
                 state.journal.stop()
             if durable is not None:
@@ -132,6 +139,8 @@ class _Life:
             await state.telemetry.ledger.close()
             await state.telemetry.day.close()
             await state.storage.sessions.close()
+            if sharing is not None:
+                await sharing.close()
 
     def _start_durable(self) -> DurableRunner | None:
         state: AppState = self._hub.state.api

@@ -18,8 +18,8 @@ from corral.api.json_encode import encode_json
 from corral.api.sse import SSE, encode_event
 from corral.api.streamed_response import UNBUFFERED
 from corral.core.errors import CorralError
+from corral.server.request_name import has_flag
 from corral.server.router.model import ModelState, ServedModel
-from corral.server.router.name import has_flag
 from corral.server.router.registry import Registry
 from corral.server.router.status import render_status
 

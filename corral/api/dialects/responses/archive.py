@@ -6,6 +6,8 @@ Resolves references between them; `DocumentStore` holds the data.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from typing import TypeVar
 
 from corral.api.dialects.responses.conversation import Conversation
 from corral.api.dialects.responses.item import CONVERSATION, RESPONSE, Item, is_id, owner_of
@@ -16,6 +18,8 @@ from corral.chat.message import MAX_MESSAGES
 from corral.core.client import Client
 from corral.core.errors import CorralError, InvalidRequest, NotFound, Unavailable
 from corral.storage.document_store import DocumentStore
+
+T = TypeVar("T")
 
 
 class Archive:
@@ -57,10 +61,19 @@ class Archive:
         data = await self._store.load(client, id) if is_id(id, CONVERSATION) else None
         if data is None:
             raise NotFound(f"conversation '{id:.128}' not found")
-        found = self._conversations.get((client.id, id))
-        if found is None:
-            found = self._conversations[client.id, id] = Conversation.decode(data)
-        return found
+        return self._decode_conversation(client, id, data)
+
+    async def edit_conversation(self, client: Client, id: str, edit: Callable[[Conversation], T]) -> T:
+        """Change a conversation; after an error it is as before."""
+        conversation = await self.load_conversation(client, id)
+        before = {**vars(conversation), "items": [*conversation.items]}
+        try:
+            result = edit(conversation)
+            self.keep_conversation(client, conversation)
+        except CorralError:
+            vars(conversation).update(before)
+            raise
+        return result
 
     def keep_conversation(self, client: Client, conversation: Conversation) -> None:
         self._store.put(client, conversation.id, conversation.encode())
@@ -111,6 +124,13 @@ class Archive:
         for run in list(self._runs.values()):
             await run.cancel()
         await self._store.close()
+
+    def _decode_conversation(self, client: Client, id: str, data: bytes) -> Conversation:
+        """Return the conversation that all requests share."""
+        found = self._conversations.get((client.id, id))
+        if found is None:
+            found = self._conversations[client.id, id] = Conversation.decode(data)
+        return found
 
     async def _load_previous(self, client: Client, id: str) -> StoredResponse:
         run = self.find_run(client, id)

@@ -32,9 +32,12 @@ class Conversation:
         self.items: list[Item] = items or []
         self.n_added = n_added
 
-    def add(self, items: list[Item]) -> None:
+    def check_room(self, items: list[Item]) -> None:
         if len(self.items) + len(items) > MAX_MESSAGES:
             raise InvalidRequest(f"a conversation has at most {MAX_MESSAGES} items", field="items")
+
+    def add(self, items: list[Item]) -> None:
+        self.check_room(items)
         self.items += items
         self.n_added += len(items)
 

@@ -70,10 +70,12 @@ async def update(request: Request, id: _Id) -> Response:
     """Replace the metadata of a conversation."""
     archive, client = _archive(request)
     body = await parse_body(request, ConversationUpdateRequest)
-    conversation = await archive.load_conversation(client, id)
-    conversation.metadata = body.metadata
-    archive.keep_conversation(client, conversation)
-    return _answer(conversation, body)
+
+    def update(conversation: Conversation) -> Conversation:
+        conversation.metadata = body.metadata
+        return conversation
+
+    return _answer(await archive.edit_conversation(client, id, update), body)
 
 
 @router.delete("/v1/conversations/{id}", responses=answers(DELETED, 404))
@@ -105,9 +107,14 @@ async def create_items(request: Request, id: _Id) -> Response:
     archive, client = _archive(request)
     body = await parse_body(request, ConversationItemsRequest)
     _check_items(body.items)
-    conversation = await archive.load_conversation(client, id)
-    items = _new_items(body.items, conversation)
-    archive.extend(client, conversation, items)
+
+    def add(conversation: Conversation) -> list[Item]:
+        items = _new_items(body.items, conversation)
+        known = {item["id"] for item in conversation.items}
+        conversation.add([item for item in items if item["id"] not in known])
+        return items
+
+    items = await archive.edit_conversation(client, id, add)
     return JsonResponse({**render_list(items), **render_warnings(body.warnings)})
 
 
@@ -122,10 +129,12 @@ async def retrieve_item(request: Request, id: _Id, item_id: _ItemId) -> Response
 async def delete_item(request: Request, id: _Id, item_id: _ItemId) -> Response:
     """Remove an item from a conversation."""
     archive, client = _archive(request)
-    conversation = await archive.load_conversation(client, id)
-    conversation.items.remove(conversation.find(item_id))
-    archive.keep_conversation(client, conversation)
-    return JsonResponse(conversation.render())
+
+    def remove(conversation: Conversation) -> Conversation:
+        conversation.items.remove(conversation.find(item_id))
+        return conversation
+
+    return JsonResponse((await archive.edit_conversation(client, id, remove)).render())
 
 
 def _archive(request: Request) -> tuple[Archive, Client]:

@@ -45,6 +45,11 @@ class StoredResponse:
         return stored
 
 
+def is_unfinished(data: bytes) -> bool:
+    """Whether a stored response had not ended when it was stored."""
+    return orjson.loads(data)["response"]["status"] in UNFINISHED
+
+
 def replay(stored: StoredResponse) -> Iterator[dict[str, Any]]:
     """Yield the events of its stream, exactly as they were sent."""
     response, is_queued = stored.response, bool(stored.response["background"])

@@ -1,0 +1,170 @@
+"""Pass a request for something that lives in the memory of another server with the same storage on to it:
+a stream, an answer that is controlled, a response in the background, a batch."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Awaitable, Iterable
+from urllib.parse import urlencode
+
+import httpx
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from corral.api.dialects.responses.shared_archive import SharedArchive
+from corral.api.disconnect import ClientGone, run_for_client
+from corral.api.error import ErrorAnswer
+from corral.api.front_client import answer_headers, read_parts
+from corral.api.front_id import ASKS, NO, PASSED, YES, LiveId
+from corral.api.sharing import Sharing
+from corral.api.state import AppState
+from corral.api.trust import is_internal
+from corral.core.errors import CorralError, Unavailable
+from corral.server.request_name import ReadBody, find_name, query_of, read_body
+from corral.server.resumable import begun_stream, resumed_stream
+from corral.storage.shared_documents import SharedDocumentStore
+from corral.telemetry.scope import record_in
+
+_STREAM = "/v1/stream"
+_CONTROL = ("/v1/chat/completions/control", "/chat/completions/control", "/completion/control")
+_RESPONSE = re.compile(r"/v1/responses/(resp_[0-9a-f]{32})(?:/cancel|/input_items)?")
+_BATCH = re.compile(r"/v1/(?:messages/)?batches/([a-z]+_[0-9a-f]+)(?:/cancel)?")
+_STORED = ("/v1/responses", "/responses", "/v1/conversations")
+_TRIES = 2
+
+
+class Relay:
+    """ASGI middleware, after access control."""
+
+    def __init__(self, app: ASGIApp, state: AppState, sharing: Sharing) -> None:
+        self._app = app
+        self._state = state
+        self._sharing = sharing
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        if scope["type"] != "http" or is_internal(scope):
+            return self._app(scope, receive, send)
+        headers = dict(scope["headers"])
+        if (asked := headers.get(ASKS.encode())) is not None:
+            return self._tell(LiveId.decode(asked.decode("latin-1")), scope, send)
+        if scope["path"].startswith(_STORED):
+            send = self._settled(scope, send)
+        if PASSED.encode() in headers:
+            return self._app(scope, receive, send)
+        return self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            receive, is_passed = await self._pass(scope, receive, send)
+        except CorralError as error:
+            await ErrorAnswer(error)(scope, receive, send)
+        except (ClientDisconnect, ClientGone, ConnectionError):
+            return
+        else:
+            if not is_passed:
+                await self._app(scope, receive, send)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, bool]:
+        """Pass the request on if another server has what it is for; returns what replays its body."""
+        if scope["method"] == "POST" and (id := begun_stream(scope)):
+            await self._sharing.others.tell_all(scope, "DELETE", f"{_STREAM}?{urlencode({'conv_id': id})}")
+            return receive, False
+        if not _may_be_live(scope):
+            return receive, False
+        body = await read_body(receive, self._state.settings.server.max_body_mib)
+        live = _live_id(scope, body)
+        for i in range(_TRIES):
+            if live is None or not await self._is_elsewhere(scope, live):
+                break
+            try:
+                if await self._pass_to_owner(scope, live, body, send):
+                    return body, True
+            except Unavailable:
+                if i + 1 == _TRIES:
+                    raise
+            await self._sharing.take_over()
+        return body, False
+
+    async def _pass_to_owner(self, scope: Scope, live: LiveId, body: ReadBody, send: Send) -> bool:
+        front = await self._sharing.others.find(scope, live)
+        if front is None:
+            return False
+        answer = await self._sharing.others.open(front, scope, body.content)
+        await run_for_client(_copy(answer, send), body.rest)
+        return True
+
+    async def _tell(self, live: LiveId, scope: Scope, send: Send) -> None:
+        status = YES if self._is_here(scope, live) else NO
+        headers = [(b"content-length", b"0")] if status == NO else []
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    def _is_here(self, scope: Scope, live: LiveId) -> bool:
+        client, state = record_in(scope).client, self._state
+        if live.kind == "stream":
+            return state.streams.find(client.id, live.id) is not None
+        if live.kind == "answer":
+            return any(each.live.find(client, live.id) is not None for each in self._states(scope))
+        if live.kind == "response":
+            return isinstance(state.responses, SharedArchive) and state.responses.has(client, live.id)
+        return state.batches is not None and state.batches.find(client.id, live.id) is not None
+
+    async def _is_elsewhere(self, scope: Scope, live: LiveId) -> bool:
+        """Whether another server may have it."""
+        if self._is_here(scope, live):
+            return False
+        client, state = record_in(scope).client, self._state
+        if live.kind == "response":
+            archive = state.responses
+            return isinstance(archive, SharedArchive) and await archive.is_unfinished(client, live.id)
+        if live.kind == "batch":
+            return state.batches is not None and await state.batches.is_unfinished(client.id, live.id)
+        return True
+
+    def _states(self, scope: Scope) -> Iterable[AppState]:
+        """The states that have answers: those of all models."""
+        registry = getattr(scope["app"].state, "registry", None)
+        if registry is None:
+            return [self._state]
+        return [model.front.state for model in registry.models.values() if model.front is not None]
+
+    def _settled(self, scope: Scope, send: Send) -> Send:
+        """Send nothing before all that it says is on disk, where other servers find it."""
+        store = self._state.storage.documents
+        if not isinstance(store, SharedDocumentStore):
+            return send
+
+        async def send_settled(message: Message) -> None:
+            await store.settle(record_in(scope).client)
+            await send(message)
+
+        return send_settled
+
+
+async def _copy(answer: httpx.Response, send: Send) -> None:
+    async with contextlib.aclosing(answer):
+        headers = answer_headers(answer)
+        await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
+        async for part in read_parts(answer):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _may_be_live(scope: Scope) -> bool:
+    path = scope["path"]
+    is_named = path in (_STREAM, *_CONTROL) or _RESPONSE.fullmatch(path) or _BATCH.fullmatch(path)
+    return bool(is_named or (scope["method"] == "POST" and resumed_stream(scope)))
+
+
+def _live_id(scope: Scope, body: ReadBody) -> LiveId | None:
+    path = scope["path"]
+    if found := _RESPONSE.fullmatch(path):
+        return LiveId("response", found[1])
+    if found := _BATCH.fullmatch(path):
+        return LiveId("batch", found[1])
+    if path in _CONTROL:
+        id = find_name(body.content, "id")
+        return LiveId("answer", id) if id else None
+    id = query_of(scope).get("conv_id") if path == _STREAM else resumed_stream(scope)
+    return LiveId("stream", id) if id else None
