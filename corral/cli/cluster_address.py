@@ -34,6 +34,24 @@ def _check_fronts(server: ServerSettings) -> None:
         raise CorralError("--rpc-workers belong to one front: they cannot be used with --fronts")
     if any(host.endswith(SOCKET_SUFFIX) for host in server.hosts):
         raise CorralError("--fronts share a port: --host must be an address, not the path of a socket")
+    if server.shared_url:
+        raise CorralError("--fronts have addresses of their own: leave out --shared-url")
+    if not server.shared_storage and (options := [name for name, path in _stores(server).items() if path]):
+        raise CorralError(f"--fronts share {options[0]}: name a directory for --shared-storage")
+
+
+def _stores(server: ServerSettings) -> dict[str, str]:
+    """Return what several servers may only use together."""
+    return {
+        "--chats": server.chats_path,
+        "--responses": server.responses_path,
+        "--batches": server.batches_path,
+        "--journal": server.journal,
+        "--slot-save-path": server.slot_save_path,
+        "--ledger": server.ledger,
+        "--monitor-history": server.monitor_history,
+        "--receipt-key": server.receipt_key,
+    }
 
 
 def check_private(address: str, is_allowed: bool) -> None:

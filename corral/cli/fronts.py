@@ -25,7 +25,7 @@ from corral.core.settings import ServerSettings, Settings
 from corral.server.listen import without_brackets
 
 replace = msgspec.structs.replace
-_DIRECTORIES = ("chats_path", "responses_path", "batches_path", "journal", "slot_save_path")
+_DIRECTORIES = ("shared_storage", "chats_path", "responses_path", "batches_path", "journal", "slot_save_path")
 _FILES = ("ledger", "monitor_history", "receipt_key")
 _LOOK_S = 0.2
 _log = logging.getLogger("corral")

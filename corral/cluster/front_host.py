@@ -83,7 +83,7 @@ class FrontHost:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = process = subprocess.Popen(
-                tied_command(_SERVER, str(theirs.fileno())),
+                tied_command(_SERVER, str(theirs.fileno()), node_address()),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

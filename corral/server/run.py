@@ -138,7 +138,7 @@ class _Life:
         self._drain.join(front.state.admission.drain, front.monitor.close)
         self._server.keys = front.keys
         self._loading_app.open(front.app)
-        front.share(self._server.address)
+        front.share(self._server.own_address)
         return front
 
     async def _load(self, started: asyncio.Task[ModelInfo], built: asyncio.Task[Front]) -> ModelInfo:

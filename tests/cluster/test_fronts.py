@@ -53,7 +53,9 @@ class Front:
 
 @pytest.fixture(scope="module")
 def fronts(nodes, tiny, tmp_path_factory):
-    storage = ["--slot-save-path", tmp_path_factory.mktemp("states")]
+    folder = tmp_path_factory.mktemp("shared")
+    stores = ("--slot-save-path", "--responses", "--shared-storage")
+    storage = [part for option in stores for part in (option, folder)]
     cluster = ["--ray", nodes.address, "--engines", N_ENGINES, "--fronts", N_FRONTS, "--engine-timeout", 15]
     with CorralProcess("-m", tiny, *OPTIONS, *cluster, *storage, wait=False) as command:
         urls = command.wait_for(r"all \d+ fronts are ready: (.*)").split()
@@ -81,6 +83,22 @@ async def test_answers_through_both_are_those_of_one_server(fronts, local):
     one, other = [ask(front) for front in fronts]
     assert await finish(one) == local
     assert await finish(other) == local
+
+
+def test_what_one_front_has_is_found_through_the_other(fronts):
+    one, other = (front.url for front in fronts)
+    asked = {"input": "hello", "max_output_tokens": 4}
+    stored = httpx.post(f"{one}/v1/responses", json=asked, timeout=START_S).json()["id"]
+    assert httpx.get(f"{other}/v1/responses/{stored}", timeout=START_S).json()["id"] == stored
+    body = {"prompt": "a", "stream": True, "n_predict": -1, "ignore_eos": True}
+    headers = {"X-Conversation-Id": "talk"}
+    with httpx.stream("POST", f"{one}/completion", json=body, headers=headers, timeout=START_S) as stream:
+        parts = stream.iter_raw()
+        next(parts)
+        stopped = httpx.delete(f"{other}/v1/stream", params={"conv_id": "talk"}, timeout=START_S)
+        assert stopped.status_code == 204
+        for _ in parts:
+            pass  # it ends
 
 
 def test_fronts_share_engines_and_are_on_different_nodes(fronts, nodes):

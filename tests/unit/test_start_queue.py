@@ -1,21 +1,24 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from corral.server.start_queue import _PER_PASS, StartQueue
 
 
 async def test_few_start_at_once():
-    starts, begun = StartQueue(), []
+    starts = StartQueue()
+    begun: list[int] = []
     for i in range(_PER_PASS):
-        starts.add(lambda i=i: begun.append(i))
+        starts.add(partial(begun.append, i))
     assert begun == list(range(_PER_PASS))
 
 
 async def test_a_burst_starts_in_order_over_several_passes():
-    starts, begun, n = StartQueue(), [], 3 * _PER_PASS + 1
+    starts, n = StartQueue(), 3 * _PER_PASS + 1
+    begun: list[int] = []
     for i in range(n):
-        starts.add(lambda i=i: begun.append(i))
+        starts.add(partial(begun.append, i))
     passes = []
     while len(begun) < n:
         passes.append(len(begun))
@@ -25,10 +28,11 @@ async def test_a_burst_starts_in_order_over_several_passes():
 
 
 async def test_later_ones_start_at_once_again():
-    starts, begun = StartQueue(), []
+    starts = StartQueue()
+    begun: list[int] = []
     for i in range(2 * _PER_PASS):
-        starts.add(lambda i=i: begun.append(i))
+        starts.add(partial(begun.append, i))
     for _ in range(3):
         await asyncio.sleep(0)
-    starts.add(lambda: begun.append("late"))
-    assert begun[-1] == "late"
+    starts.add(partial(begun.append, -1))
+    assert begun[-1] == -1
