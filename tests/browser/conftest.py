@@ -15,6 +15,8 @@ from tests.browser.problem import Problems
 from tests.system.process import CorralProcess
 
 PATIENCE_MS = 120_000  # on a busy machine
+# Where there are windows, whoever presses a button may write to the clipboard.
+OPTIONS: dict[str, Any] = {"service_workers": "block", "permissions": ["clipboard-write"]}
 # The first has no windows, which nobody would see: a page costs half as much.
 _PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
@@ -50,7 +52,7 @@ def new_context(browser: Browser, problems: Problems) -> Iterator[Callable[..., 
     contexts: list[BrowserContext] = []
 
     def create(**options: Any) -> BrowserContext:
-        context = browser.new_context(**{"service_workers": "block", **options})
+        context = browser.new_context(**{**OPTIONS, **options})
         context.set_default_timeout(PATIENCE_MS)
         problems.watch(context)
         contexts.append(context)
