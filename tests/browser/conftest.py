@@ -15,7 +15,10 @@ from tests.browser.problem import Problems
 from tests.system.process import CorralProcess
 
 PATIENCE_MS = 120_000  # on a busy machine
-_PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+# Where there are windows, whoever presses a button may write to the clipboard.
+OPTIONS: dict[str, Any] = {"service_workers": "block", "permissions": ["clipboard-write"]}
+# The first has no windows, which nobody would see: a page costs half as much.
+_PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="package")
@@ -31,8 +34,9 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, _PROGRAMS)), None)
     assert program, "there is no Chromium; `make dev` installs one"
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # it has none for root
-    microphone = ["--use-fake-device-for-media-stream"]  # pages still need the permission
-    browser = playwright.chromium.launch(executable_path=program, args=[*sandbox, *microphone])
+    microphone = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+    isolation = ["--site-per-process"]  # as it is by default where there are windows
+    browser = playwright.chromium.launch(executable_path=program, args=[*sandbox, *microphone, *isolation])
     yield browser
     browser.close()
 
@@ -48,7 +52,7 @@ def new_context(browser: Browser, problems: Problems) -> Iterator[Callable[..., 
     contexts: list[BrowserContext] = []
 
     def create(**options: Any) -> BrowserContext:
-        context = browser.new_context(**{"service_workers": "block", **options})
+        context = browser.new_context(**{**OPTIONS, **options})
         context.set_default_timeout(PATIENCE_MS)
         problems.watch(context)
         contexts.append(context)
@@ -71,9 +75,9 @@ def page(new_page) -> Page:
     return new_page()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def corral(models: Path) -> Iterator[CorralProcess]:
-    """A tiny model with four slots, shared by a module's tests. Its answers may go on for ever."""
+    """A tiny model with four slots, shared by all tests here. Its answers may go on for ever."""
     model = models / "llama-bpe.gguf"
     with CorralProcess("-m", model, "-c", 16384, "-np", 4, "--slots", "--context-shift") as server:
         yield server

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.chat_page import keep_notes
-from tests.browser.conftest import PATIENCE_MS
+from tests.browser.conftest import OPTIONS, PATIENCE_MS
 from tests.browser.hostile import HOSTILE
 from tests.browser.problem import Problems
 
@@ -121,7 +121,7 @@ def markdown(page, corral):
 @pytest.fixture(scope="module")
 def shared_page(browser, corral):
     """A page for many short tests, and what goes wrong in it."""
-    context = browser.new_context(service_workers="block")
+    context = browser.new_context(**OPTIONS)
     context.set_default_timeout(PATIENCE_MS)
     problems = Problems()
     problems.watch(context)

@@ -204,6 +204,22 @@ def test_a_server_with_keys_asks_for_one(page, problems, guarded):
     expect(dialog).to_have_count(0)
 
 
+SLOW_EFFECTS = """
+  const later = globalThis.setTimeout;
+  globalThis.requestAnimationFrame = () => 0;
+  globalThis.setTimeout = (work, ms, ...given) => later(work, ms + 1000, ...given);
+"""
+
+
+@pytest.mark.parametrize("path", ["/monitor", "/"])
+def test_a_key_is_asked_for_however_soon_the_server_wants_it(page, problems, guarded, path):
+    """Before the page, once drawn, listens to what changes."""
+    problems.allow("401")
+    page.add_init_script(SLOW_EFFECTS)
+    page.goto(guarded.url + path)
+    expect(page.get_by_label("API key")).to_be_visible()
+
+
 def test_prompts_are_shown_to_whom_they_belong_when_asked_for(page, problems, guarded):
     problems.allow("401")
     for key in (KEY, "sk-other"):

@@ -15,9 +15,9 @@ def tiny(tmp_path_factory):
     return llama_bpe(tmp_path_factory.mktemp("models"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def corral():
-    """The default model with four slots, shared by a module's tests."""
+    """The default model with four slots. Shared by all: what a test changes in it, it changes back."""
     with CorralProcess("-c", 4096, "-np", 4, "--slots") as server:
         yield server
 

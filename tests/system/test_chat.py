@@ -68,7 +68,7 @@ def test_a_template_that_cannot_be_used_ends_the_start(tiny):
         assert "template" in server.lines[-1]
 
 
-def test_users_cannot_forge_control_tokens_unless_they_may():
+def test_users_cannot_forge_control_tokens_unless_they_may(corral):
     def n_tokens(server: CorralProcess) -> int:
         return server.post("/v1/chat/completions/input_tokens", messages=FORGED).json()["input_tokens"]
 
@@ -79,11 +79,8 @@ def test_users_cannot_forge_control_tokens_unless_they_may():
         answer = server.post("/v1/chat/completions", messages=FORGED, max_tokens=4, verbose=True)
         assert answer.json()["__verbose"]["prompt"].count("<|im_start|>system") == 2
         plain = server.post("/v1/chat/completions/input_tokens", messages=HELLO).json()["input_tokens"]
-    with CorralProcess("-c", 512) as server:
-        assert n_tokens(server) + 10 < n_guarded
-        assert (
-            server.post("/v1/chat/completions/input_tokens", messages=HELLO).json()["input_tokens"] == plain
-        )
+    assert n_tokens(corral) + 10 < n_guarded
+    assert corral.post("/v1/chat/completions/input_tokens", messages=HELLO).json()["input_tokens"] == plain
 
 
 def deep(n: int) -> dict:

@@ -36,17 +36,15 @@ def test_a_client_that_leaves_before_its_answer_frees_the_slot(corral):
 
 async def test_a_client_that_leaves_during_a_long_prompt_frees_the_slot(corral):
     prompt = [1000 + i % 3000 for i in range(1000)]
-    request = asyncio.create_task(
-        httpx.AsyncClient(timeout=START_S).post(
-            corral.url + "/completion", json={"prompt": prompt, "cache_prompt": False}
-        )
-    )
-    while not corral.get("/health").json()["slots_processing"]:
-        await asyncio.sleep(0.01)
-    request.cancel()
-    await idle(corral)
-    processed = max(slot["n_prompt_tokens_processed"] for slot in corral.get("/slots").json())
-    assert processed < 1000, "the prompt was evaluated to its end all the same"
+    body = {"prompt": prompt, "cache_prompt": False, "id_slot": 0}
+    async with httpx.AsyncClient(timeout=START_S) as http:
+        request = asyncio.create_task(http.post(corral.url + "/completion", json=body))
+        while not corral.get("/health").json()["slots_processing"]:
+            await asyncio.sleep(0.01)
+        request.cancel()
+        await idle(corral)
+    slot = corral.get("/slots").json()[0]
+    assert slot["n_prompt_tokens_processed"] < 1000, "the prompt was evaluated to its end all the same"
 
 
 def test_the_answer_does_not_depend_on_what_runs_beside_it(corral):
@@ -75,8 +73,13 @@ def test_more_requests_than_slots_are_all_answered(corral):
     assert len(asyncio.run(ask())) == 12
 
 
-def test_the_openai_package_completes(corral):
-    client = openai.OpenAI(base_url=f"{corral.url}/v1", api_key="none")
+@pytest.fixture
+def client(corral):
+    with openai.OpenAI(base_url=f"{corral.url}/v1", api_key="none") as client:
+        yield client
+
+
+def test_the_openai_package_completes(client):
     prompt = "I believe the meaning of life is"
     options: dict[str, Any] = {"model": "any", "prompt": prompt, "max_tokens": 8, "temperature": 0, "seed": 1}
     whole = client.completions.create(**options)
@@ -93,8 +96,7 @@ def test_the_openai_package_completes(corral):
     assert [c.index for c in two.choices] == [0, 1]
 
 
-def test_the_openai_package_understands_our_errors(corral):
-    client = openai.OpenAI(base_url=f"{corral.url}/v1", api_key="none")
+def test_the_openai_package_understands_our_errors(client):
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model="any", prompt="x", max_tokens=-7)
     assert caught.value.param == "max_tokens"

@@ -459,27 +459,21 @@ def test_a_server_that_does_not_rank_says_how_to_start_one_that_does(embedder, r
 # A model that generates.
 
 
-@pytest.fixture(scope="module")
-def default():
-    """The default model, which no flag tells to embed."""
-    with CorralProcess("-c", 1024, "-np", 2, *ONE_THREAD) as server:
-        yield server
-
-
-async def test_a_model_that_generates_embeds_meanwhile(default):
+async def test_a_model_that_generates_embeds_meanwhile(corral):
+    """No flag tells it to."""
     body = {"prompt": "Once upon a time", "n_predict": 32, "temperature": 0, "ignore_eos": True}
-    alone = default.complete(**body)["content"]
-    texts = [text for texts in TOPICS.values() for text in texts if len(tokenize(default, text)) > 8][:6]
-    quiet = embed(default, texts)
+    alone = corral.complete(**body)["content"]
+    texts = [text for texts in TOPICS.values() for text in texts if len(tokenize(corral, text)) > 8][:6]
+    quiet = embed(corral, texts)
     assert quiet.shape == (6, 576)
     assert np.linalg.norm(quiet, axis=1) == pytest.approx(1.0)
-    stream = Stream(default.url, **body, cache_prompt=False)
+    stream = Stream(corral.url, **body, cache_prompt=False)
     await stream.reach(2)
     async with httpx.AsyncClient(timeout=START_S) as http:
         question = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "ignore_eos": True}
         vectors, chat = await asyncio.gather(
-            http.post(f"{default.url}/v1/embeddings", json={"input": texts}),
-            http.post(f"{default.url}/v1/chat/completions", json=question),
+            http.post(f"{corral.url}/v1/embeddings", json={"input": texts}),
+            http.post(f"{corral.url}/v1/chat/completions", json=question),
         )
     await stream.task
     assert stream.text == alone

@@ -71,27 +71,27 @@ def test_it_says_what_it_does_and_ends_with_the_signal():
         assert psutil.wait_procs([engine], timeout=START_S)[1] == []
 
 
-def test_the_engine_does_not_outlive_a_killed_front():
-    server = CorralProcess("-c", 512)
+def test_the_engine_does_not_outlive_a_killed_front(tiny):
+    server = CorralProcess("-m", tiny, "-c", 512)
     engine = server.engine
     server.process.kill()
     server.stop()
     assert psutil.wait_procs([engine], timeout=START_S)[1] == []
 
 
-async def test_a_running_request_is_finished_before_the_end():
-    server = CorralProcess("-c", 512)
-    stream = Stream(server.url, prompt="Once upon a time", n_predict=40, ignore_eos=True)
+async def test_a_running_request_is_finished_before_the_end(tiny):
+    server = CorralProcess("-m", tiny, "-c", 4096)
+    stream = Stream(server.url, prompt="Once upon a time", n_predict=2000, ignore_eos=True)
     await stream.reach(3)
     server.process.send_signal(signal.SIGTERM)
     await stream.task
-    assert len(stream.tokens) == 40
+    assert len(stream.tokens) == 2000
     assert await asyncio.to_thread(server.stop) == 0
 
 
 def test_an_idle_server_costs_nothing(corral):
-    processes = [corral.engine, psutil.Process(corral.process.pid)]
     corral.complete(prompt="Hello", n_predict=4)
+    processes = [corral.engine, psutil.Process(corral.process.pid)]
     before, seconds = [sum(p.cpu_times()[:2]) for p in processes], 3
     time.sleep(seconds)
     after = [sum(p.cpu_times()[:2]) for p in processes]
@@ -212,11 +212,11 @@ def test_a_front_that_was_stopped_itself_blames_nobody(tiny):
 
 def test_requests_in_the_queue_are_answered_before_the_end(tiny):
     with CorralProcess("-m", tiny, "-c", 4096, "-np", 1, "--metrics") as server:
-        body = {"prompt": "Hello", "n_predict": 2000, "ignore_eos": True}
+        body = {"prompt": "Hello", "n_predict": 600, "ignore_eos": True}
         with posted(server, *[body] * 4) as answers:
             wait_until(lambda: n_deferred(server) + len(answers) >= 3)
             assert server.stop() == 0
-        assert [answer.json()["tokens_predicted"] for answer in answers] == [2000] * 4
+        assert [answer.json()["tokens_predicted"] for answer in answers] == [600] * 4
 
 
 @pytest.mark.parametrize("ending", ["timeout", "second signal"])

@@ -155,7 +155,7 @@ def test_without_the_option_nothing_runs(models):
 def test_processes_end_with_the_server(models, tmp_path):
     config = {"mcpServers": {"small": {"command": sys.executable, "args": [SCRIPT]}}}
     (tmp_path / "mcp.json").write_text(json.dumps(config))
-    options = ("--mcp-servers-config", tmp_path / "mcp.json")
+    options = ("--mcp-servers-config", tmp_path / "mcp.json", "--timeout", 2)
     with CorralProcess("-m", models / "llama-bpe.gguf", "-c", 256, *options) as server:
         assert server.get("/props").json()["endpoint_tools"] is True
         process = psutil.Process(int(text(call(server, "small_pid", {}))))

@@ -62,9 +62,16 @@ async def finish(streams: list[Stream]) -> list[tuple[str, list[int]]]:
     return [(stream.text, stream.tokens) for stream in streams]
 
 
+@pytest.fixture(scope="module")
+def undisturbed(server):
+    async def ask() -> list[tuple[str, list[int]]]:
+        return await finish(start(server))
+
+    return asyncio.run(ask())
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-async def test_streams_go_on_token_exact(server, number):
-    undisturbed = await finish(start(server))
+async def test_streams_go_on_token_exact(server, undisturbed, number):
     streams = start(server)
     for stream in streams:
         await stream.reach(10)

@@ -20,7 +20,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.system.process import START_S, CorralProcess
+from tests.system.process import START_S
 from tests.system.state import (
     BINARY,
     GREEDY,
@@ -173,11 +173,10 @@ def test_a_session_that_was_damaged_on_disk_is_noticed(tiny, tmp_path):
         assert look(victim, "/sessions") == []
 
 
-def test_a_state_of_another_model_is_refused(victim, tmp_path):
-    with CorralProcess("-c", 512, "--slots") as other:
-        other.complete(prompt="One, two, three, four, five, six", n_predict=1)
-        foreign = save_state(other, 0)
-        assert restore_state(other, 0, victim.good).status_code == 400
+def test_a_state_of_another_model_is_refused(victim, corral):
+    corral.complete(prompt="One, two, three, four, five, six", n_predict=1, id_slot=0)
+    foreign = save_state(corral, 0)
+    assert restore_state(corral, 0, victim.good).status_code == 400
     victim.check_refused(lambda: restore_state(victim, 0, foreign), "another model")
 
 

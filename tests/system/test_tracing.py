@@ -17,7 +17,7 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from corral.core.errors import ErrorInfo
+from corral.core.errors import CorralError, ErrorInfo
 from corral.core.result import Admitted, Failed, Timings, Tokens
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.tracing import Tracer
@@ -404,8 +404,13 @@ def run(tiny, *options: str, env: dict[str, str] | None = None) -> subprocess.Co
 
 
 @pytest.mark.parametrize("url", ["localhost:4318", "ftp://x", "http://", "http://[", "http://x:99999"])
-def test_what_is_no_url_is_refused(tiny, url):
-    result = run(tiny, "--otlp-endpoint", url)
+def test_what_is_no_url_is_refused(url):
+    with pytest.raises(CorralError, match="--otlp-endpoint"):
+        Tracer(url, "m")
+
+
+def test_what_is_no_url_ends_the_start(tiny):
+    result = run(tiny, "--otlp-endpoint", "ftp://x")
     assert result.returncode == 1
     assert "--otlp-endpoint" in result.stderr
     assert_ends_with_one_reason(result.stderr)

@@ -16,7 +16,10 @@ import { Usage } from "./usage.js";
 
 export function App({ feed }) {
   const [state, setState] = useState(feed.state);
-  useEffect(() => feed.subscribe(setState), []);
+  useEffect(() => {
+    setState(feed.state); // it may have changed since the page was drawn
+    return feed.subscribe(setState);
+  }, []);
   const { link, snapshot, nTries } = state;
   return html`<${Head} about=${snapshot?.engine.model} />
     <main class=${link === "open" ? "" : "stale"}>

@@ -17,7 +17,10 @@ const SERVER = { connecting: t("app.connecting"), loading: t("app.loading"), dow
 export function App({ app }) {
   const [state, setState] = useState(app.state);
   const [open, setOpen] = useState(""); // list, settings or keys, one at a time on small screens
-  useEffect(() => app.subscribe(setState), []);
+  useEffect(() => {
+    setState(app.state); // it may have changed since the page was drawn
+    return app.subscribe(setState);
+  }, []);
   useEffect(() => {
     document.title = `${titleOf(state.chat)} · Corral`;
   }, [state.chat]);
