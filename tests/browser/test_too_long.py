@@ -34,15 +34,15 @@ def error(chat: ChatPage):
     return chat.last.get_by_role("alert")
 
 
-def offers(chat: ChatPage) -> list[str]:
-    return [text.strip() for text in error(chat).get_by_role("button").all_inner_texts()]
+def expect_offers(chat: ChatPage, *texts: str) -> None:
+    expect(error(chat).get_by_role("button")).to_have_text(texts)
 
 
 def test_a_first_message_that_is_too_long_can_be_shortened(chat):
     chat.ask("Hello, " + LONG)
     expect(error(chat)).to_contain_text(str(N_CTX))
     expect(error(chat)).not_to_contain_text("--")
-    assert offers(chat) == ["Shorten the message", "Start a new chat"]
+    expect_offers(chat, "Shorten the message", "Start a new chat")
     chat.do("Shorten the message")
     editor = chat.messages.first.get_by_label("The message")
     expect(editor).to_be_focused()
@@ -56,10 +56,10 @@ def test_a_conversation_that_is_too_long_can_go_on_from_an_earlier_message(chat,
     chat.ask("First question")
     chat.ask("Second question")
     chat.ask("Third question, " + LONG)
-    assert offers(chat) == ["Shorten the message", "Go back to an earlier message", "Start a new chat"]
+    expect_offers(chat, "Shorten the message", "Go back to an earlier message", "Start a new chat")
     page.reload()
     chat.wait_until_ready()
-    assert len(offers(chat)) == 3, "they are kept with the chat"
+    expect(error(chat).get_by_role("button"), "they are kept with the chat").to_have_count(3)
     chat.do("Go back to an earlier message")
     editor = chat.messages.nth(2).get_by_label("The message")
     expect(editor).to_be_focused()
@@ -74,7 +74,7 @@ def test_a_conversation_that_is_too_long_can_go_on_from_an_earlier_message(chat,
 def test_a_new_chat_begins_with_what_did_not_fit(chat):
     chat.ask("First question, " + "many words " * 22)
     chat.ask("Second question, " + "many words " * 22)
-    assert "Start a new chat" in offers(chat)
+    expect(error(chat).get_by_role("button", name="Start a new chat")).to_be_visible()
     chat.do("Start a new chat")
     expect(chat.messages).to_have_count(0)
     expect(chat.box).to_have_value(re.compile("^Second question"))
@@ -102,7 +102,7 @@ def test_a_tool_result_that_is_too_long_cannot_be_shortened(chat, page):
     page.get_by_role("link", name="Tools").click()
     chat.do("Regenerate")
     expect(error(chat)).to_contain_text("too long")
-    assert offers(chat) == ["Go back to an earlier message", "Start a new chat"]
+    expect_offers(chat, "Go back to an earlier message", "Start a new chat")
 
 
 @pytest.mark.parametrize(
@@ -135,4 +135,4 @@ def test_an_option_that_an_error_names_is_said_to_be_the_operators(
     chat.ask("Hello")
     text = error(chat).inner_text()
     assert ("--" in text) == ("operator" in text), text
-    assert offers(chat) == expected
+    expect_offers(chat, *expected)
