@@ -37,8 +37,7 @@ def unseen(markers: Collection[str]) -> list[str]:
 
 def _is_there(marker: Path) -> bool:
     try:
-        return marker.name in {
-            path.name for path in marker.parent.iterdir()
-        }  # lists are cached less than names
+        # Network file systems cache lists for less time than names that were not there.
+        return marker.name in {path.name for path in marker.parent.iterdir()}
     except OSError:
         return False

@@ -42,9 +42,7 @@ class SharedHost(EngineRun):
         super().__init__()
         self._seats: dict[int, Seat] = {}
         self._launching: asyncio.Task[bytes] | None = None
-        self._told: dict[
-            str, bytes
-        ] = {}  # the last event of each kind while it loads, for fronts that come later
+        self._told: dict[str, bytes] = {}  # the last event of each kind while it loads, for later fronts
         self._settling: dict[int, asyncio.Future[None]] = {}  # by front that has left
         self._answers: dict[int, asyncio.Future[None]] = {}  # by own command
         self._n_commands = self._n_attaching = 0
