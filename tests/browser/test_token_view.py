@@ -167,7 +167,9 @@ def test_lines_are_one_key_apart(show, page):
     words = [{"text": f"word{i} ", "prob": 0.5, "top": []} for i in range(200)]
     page.set_viewport_size({"width": 500, "height": 400})
     show(tokens=words)
+    page.mouse.move(250, 200)  # where it stays, while tokens scroll away below it
     page.keyboard.press("Tab")
+    page.keyboard.press("Home")
     chosen = page.locator(".token[aria-selected=true]")
     for _ in range(3):
         page.keyboard.press("ArrowRight")

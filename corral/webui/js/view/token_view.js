@@ -42,7 +42,7 @@ export function TokenView({ tokens }) {
       onFocus=${() => setAt((before) => before ?? 0)}
       onBlur=${() => setAt(null)}
       onClick=${onPointer}
-      onPointerOver=${(event) => event.pointerType === "mouse" && onPointer(event)}
+      onPointerMove=${(event) => event.pointerType === "mouse" && onPointer(event)}
       onPointerLeave=${(event) =>
         event.pointerType === "mouse" && document.activeElement !== list.current && setAt(null)}
     >
