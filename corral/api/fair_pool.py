@@ -92,10 +92,10 @@ class FairPool:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._pass_on()
-            else:
+            if turn in account.waiting:
                 account.waiting.remove(turn)
+            elif not turn.cancelled():
+                self._pass_on()
             raise
 
     def _report(
@@ -115,10 +115,11 @@ class FairPool:
 
     def _pass_on(self) -> None:
         """Give a free thread to the waiting client with the least used time."""
-        waiting = [account for account in self._accounts.values() if account.waiting]
-        if waiting:
-            min(waiting, key=lambda account: account.used_s).waiting.popleft().set_result(None)
-            return
+        while waiting := [account for account in self._accounts.values() if account.waiting]:
+            turn = min(waiting, key=lambda account: account.used_s).waiting.popleft()
+            if not turn.cancelled():  # its client may have left in this pass of the event loop
+                turn.set_result(None)
+                return
         self._n_idle += 1
         if self._n_idle == self._n_threads:
             self._accounts.clear()

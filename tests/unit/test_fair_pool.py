@@ -33,6 +33,11 @@ class Held:
         self._tasks.append(task)
         return task
 
+    def release(self) -> None:
+        """Let it go, and return when its thread is free."""
+        self._go.set()
+        self.pool._threads.submit(int).result()
+
     async def finish(self) -> list[str]:
         self._go.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -50,6 +55,18 @@ async def test_clients_take_turns_however_much_each_has_sent():
     order = await held.finish()
     assert sorted(order) == ["one"] * 6 + ["two"] * 3
     assert order[-1] == "one", "the one that sent most is served last"
+
+
+async def test_a_client_that_leaves_when_its_turn_comes_takes_no_thread_along():
+    held = Held()
+    await asyncio.sleep(0)
+    gone = held.add(ONE)
+    held.add(TWO)
+    await wait_until_async(lambda: held.pool.n_waiting == 2)
+    held.release()  # the event loop does not know yet
+    gone.cancel()
+    assert await held.finish() == ["two"]
+    assert await held.pool.run(ONE, str, 1) == "1"
 
 
 async def test_a_client_s_own_calls_stay_in_order():
