@@ -114,7 +114,7 @@ class SharedHost(EngineRun):
     def on_last(self, id: int) -> None:
         if (seat := self._seats.get(front_of(id))) is not None:
             seat.live.discard(id)
-        elif (answer := self._answers.pop(id, None)) is not None:
+        elif (answer := self._answers.pop(id, None)) is not None and not answer.done():
             answer.set_result(None)
 
     def n_foreign(self, front: int) -> int:
@@ -126,8 +126,9 @@ class SharedHost(EngineRun):
 
     async def on_exit(self, code: int) -> None:
         self._is_over = True
-        for future in self._answers.values():
-            future.set_result(None)
+        for answer in self._answers.values():
+            if not answer.done():  # the front that waited for it may have gone
+                answer.set_result(None)
         for seat in self._seats.values():
             seat.outbox.put(Exit(code))
         await asyncio.sleep(_FAREWELL_S)
