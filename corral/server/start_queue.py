@@ -32,8 +32,8 @@ class StartQueue:
             self._waiting.popleft()()
 
     def _next_pass(self) -> None:
-        self._n_left = _PER_PASS
-        self._begin()
-        self._is_counting = self._n_left < _PER_PASS
-        if self._is_counting:
+        has_waiting, self._n_left = bool(self._waiting), _PER_PASS
+        self._is_counting = has_waiting
+        if has_waiting:
             asyncio.get_running_loop().call_soon(self._next_pass)
+            self._begin()

@@ -23,7 +23,7 @@ import pytest
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
 from corral.server.listen import Reach, is_loopback, open_listener
-from tests.system.process import START_S, CorralProcess
+from tests.system.process import START_S, CorralProcess, wait_until
 
 
 def has_ipv6() -> bool:
@@ -123,6 +123,11 @@ def test_one_address_that_cannot_be_used_ends_the_start(sock, tiny):
     assert not sock.exists()
 
 
+def n_connections(server: CorralProcess) -> int:
+    found = psutil.Process(server.process.pid).net_connections("tcp")
+    return sum(each.status == psutil.CONN_ESTABLISHED for each in found)
+
+
 def test_a_client_that_does_nothing_is_cut_off(tiny, tmp_path):
     n_bytes = 256 << 20
     with open(tmp_path / "large.bin", "wb") as file:
@@ -137,7 +142,8 @@ def test_a_client_that_does_nothing_is_cut_off(tiny, tmp_path):
         server.wait_for(r"POST /completion 499 ")
         with socket.create_connection(address, START_S) as client:
             client.sendall(b"GET /large.bin HTTP/1.1\r\nhost: localhost\r\n\r\n")
-            server.wait_for(r"GET /large.bin ")
+            wait_until(lambda: n_connections(server) == 1)
+            wait_until(lambda: n_connections(server) == 0)
             n = 0
             with contextlib.suppress(ConnectionError):
                 while part := client.recv(1 << 20):
