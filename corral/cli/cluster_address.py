@@ -36,12 +36,12 @@ def _check_fronts(server: ServerSettings) -> None:
         raise CorralError("--fronts share a port: --host must be an address, not the path of a socket")
     if server.shared_url:
         raise CorralError("--fronts have addresses of their own: leave out --shared-url")
-    if not server.shared_storage and (options := [name for name, path in _stores(server).items() if path]):
+    if not server.shared_storage and (options := [name for name, path in stores(server).items() if path]):
         raise CorralError(f"--fronts share {options[0]}: name a directory for --shared-storage")
 
 
-def _stores(server: ServerSettings) -> dict[str, str]:
-    """Return what several servers may only use together."""
+def stores(server: ServerSettings) -> dict[str, str]:
+    """Return the files and directories that fronts share, by option."""
     return {
         "--chats": server.chats_path,
         "--responses": server.responses_path,

@@ -16,6 +16,7 @@ from types import FrameType
 
 import msgspec
 
+from corral.cli.cluster_address import stores
 from corral.cluster.fronts import Fronts
 from corral.cluster.join import join
 from corral.cluster.marker import marked
@@ -25,8 +26,7 @@ from corral.core.settings import ServerSettings, Settings
 from corral.server.listen import without_brackets
 
 replace = msgspec.structs.replace
-_DIRECTORIES = ("shared_storage", "chats_path", "responses_path", "batches_path", "journal", "slot_save_path")
-_FILES = ("ledger", "monitor_history", "receipt_key")
+_FILES = ("--ledger", "--monitor-history", "--receipt-key")
 _LOOK_S = 0.2
 _log = logging.getLogger("corral")
 
@@ -58,10 +58,9 @@ def run_fronts(settings: Settings) -> None:
 
 def storage_of(server: ServerSettings) -> list[str]:
     """Return the directories that fronts share."""
-    directories = [getattr(server, name) for name in _DIRECTORIES]
-    files = [getattr(server, name) for name in _FILES]
-    found = [*directories, *(str(Path(file).parent) for file in files if file)]
-    return [str(Path(path).absolute()) for path in found if path]
+    found = {"--shared-storage": server.shared_storage, **stores(server)}
+    paths = [(option, Path(path).absolute()) for option, path in found.items() if path]
+    return [str(path.parent if option in _FILES else path) for option, path in paths]
 
 
 def settings_of(settings: Settings, group: str, index: int, port: int) -> Settings:

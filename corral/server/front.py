@@ -98,8 +98,13 @@ class Front:
         to reach this one."""
         state = self.state
         if state.sharing is not None:
-            is_ready = lambda: state.admission.is_open  # noqa: E731
-            state.sharing.start(address, state.batches, self._durable, state.telemetry.ledger, is_ready)
+            state.sharing.start(
+                address,
+                state.batches,
+                self._durable,
+                state.telemetry.ledger,
+                lambda: state.admission.is_open,
+            )
 
     def read_vocabulary(self, path: str) -> Vocab:
         """Read the vocabulary; call from any thread, and only after the engine process has loaded the

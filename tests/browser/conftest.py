@@ -15,9 +15,9 @@ from tests.browser.problem import Problems
 from tests.system.process import CorralProcess
 
 PATIENCE_MS = 120_000  # on a busy machine
-# Where there are windows, whoever presses a button may write to the clipboard.
+# A page with a window may write to the clipboard after a click; headless shell asks for the permission.
 OPTIONS: dict[str, Any] = {"service_workers": "block", "permissions": ["clipboard-write"]}
-# The first has no windows, which nobody would see: a page costs half as much.
+# In the order of preference: a page in headless shell takes half the CPU time.
 _PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 

@@ -102,8 +102,13 @@ class _Life:
         sharing = self._hub.state.api.sharing
         if sharing is not None:
             api: AppState = self._hub.state.api
-            is_ready = lambda: not api.admission.is_draining  # noqa: E731
-            sharing.start(self._server.own_address, batches, durable, api.telemetry.ledger, is_ready)
+            sharing.start(
+                self._server.own_address,
+                batches,
+                durable,
+                api.telemetry.ledger,
+                lambda: not api.admission.is_draining,
+            )
         self._drain.join(
             self._hub.state.api.admission.drain, self._hub.state.monitor.close, self._directory.close
         )
