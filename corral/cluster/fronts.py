@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from corral.core.errors import CorralError
 
 _LOOK_S = 0.2
 _LAST_LINES_S = 2.0
+_RESERVED = {"num_cpus": 0, "memory": 1}  # a byte: Ray places actors that reserve nothing on any node
 Write = Callable[[int, str], None]
 
 
@@ -29,14 +31,9 @@ class Fronts:
         self._is_over = False
         self._hosts = [
             ray.remote(FrontHost)
-            .options(
-                name=f"front-{group}-{index}",
-                num_cpus=0,
-                max_restarts=-1,
-                scheduling_strategy="SPREAD",
-            )
+            .options(name=f"front-{group}-{index}", max_restarts=-1, scheduling_strategy=node, **_RESERVED)
             .remote(order)
-            for index, order in enumerate(orders)
+            for index, (order, node) in enumerate(zip(orders, _nodes(ray), strict=False))
         ]
         self._logs = [
             threading.Thread(target=self._relay, args=(index,), daemon=True) for index in range(len(orders))
@@ -106,3 +103,9 @@ class Fronts:
     def _lines(self, index: int) -> Iterator[str]:
         for ref in self._hosts[index].lines.options(num_returns="streaming").remote():
             yield self._ray.get(ref)
+
+
+def _nodes(ray: Any) -> Iterator[Any]:
+    """Yield the nodes in turn. A front is also restarted there, and on any other if its node is lost."""
+    affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    return itertools.cycle([affinity(node["NodeID"], soft=True) for node in ray.nodes() if node["Alive"]])

@@ -72,6 +72,11 @@ def whole(fronts, nodes):
     wait_until(lambda: all(front.is_whole for front in fronts) and len(nodes.engines) == N_ENGINES, 0.1)
 
 
+def node_of(front: psutil.Process) -> int:
+    """Return the process of a front's node, which is the parent of its actor."""
+    return front.parent().ppid()
+
+
 async def begin(front: Front) -> list[Answer]:
     answers = ask(front)
     for answer in answers[:N_SLOTS]:
@@ -104,7 +109,7 @@ def test_what_one_front_has_is_found_through_the_other(fronts):
 def test_fronts_share_engines_and_are_on_different_nodes(fronts, nodes):
     assert len(nodes.engines) == N_ENGINES
     assert all(front.get("/props").json()["total_slots"] == N_ENGINES * N_SLOTS for front in fronts)
-    assert len({process.parent().ppid() for process in nodes.fronts}) == N_FRONTS
+    assert len({node_of(process) for process in nodes.fronts}) == N_FRONTS
     response = httpx.post(f"{fronts[0].url}/engines/0/drain", timeout=START_S)
     assert response.status_code == 501, "the engine is the other front's, too"
 
@@ -113,6 +118,7 @@ def test_fronts_share_engines_and_are_on_different_nodes(fronts, nodes):
 async def test_a_front_that_is_killed_comes_back_and_others_go_on(fronts, nodes, local, victim):
     lost, other = fronts
     server = lost.process(nodes)
+    node = node_of(server)
     broken, answers = await asyncio.gather(begin(lost), begin(other))
     (server if victim == "server" else server.parent()).kill()
     assert await finish(answers) == local
@@ -120,6 +126,7 @@ async def test_a_front_that_is_killed_comes_back_and_others_go_on(fronts, nodes,
     assert all(outcome is None or isinstance(outcome, httpx.TransportError) for outcome in outcomes)
     wait_until(lambda: lost.is_whole, 0.1)
     assert lost.process(nodes).pid != server.pid
+    assert node_of(lost.process(nodes)) == node
     assert await finish(ask(lost)) == local
 
 
