@@ -20,7 +20,7 @@ from corral.api.error import ErrorAnswer
 from corral.core.errors import InvalidRequest
 from corral.server.cycle import open_cycle
 from corral.server.header_name import canonical_head
-from corral.server.start_queue import StartQueue
+from corral.server.start_queue import QueuedEvent, StartQueue
 from corral.telemetry.scope import record_in
 
 _LOOKS = 4  # checks per timeout
@@ -194,9 +194,9 @@ class _BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._take_host_of_target()
         self._complete_scope()
-        version = self.scope["http_version"]
+        keep_alive = self.scope["http_version"] != "1.0" and self.parser.should_keep_alive()
         earlier = self.cycle
-        self.cycle = open_cycle(self, keep_alive=version != "1.0" and self.parser.should_keep_alive())
+        self.cycle = open_cycle(self, QueuedEvent(self.starts), keep_alive)
         if earlier is None or earlier.response_complete:
             self.starts.add(partial(self._start_asgi_task, self.cycle, self.app))
         else:  # one after another

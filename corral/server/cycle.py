@@ -117,8 +117,8 @@ class Cycle(RequestResponseCycle):
             self.transport.write(body)
 
 
-def open_cycle(protocol: HttpToolsProtocol, keep_alive: bool) -> Cycle:
-    """Return the cycle of the request whose header a protocol has read."""
+def open_cycle(protocol: HttpToolsProtocol, arrived: asyncio.Event, keep_alive: bool) -> Cycle:
+    """Return the cycle of the request whose header a protocol has read. `arrived`: set when more has come."""
     return Cycle(
         scope=protocol.scope,
         transport=protocol.transport,
@@ -127,7 +127,7 @@ def open_cycle(protocol: HttpToolsProtocol, keep_alive: bool) -> Cycle:
         access_logger=protocol.access_logger,
         access_log=False,
         default_headers=protocol.server_state.default_headers,
-        message_event=asyncio.Event(),
+        message_event=arrived,
         expect_100_continue=protocol.expect_100_continue,
         keep_alive=keep_alive,
         on_response=protocol.on_response_complete,

@@ -1,5 +1,5 @@
-"""Start requests in the order of their arrival, a few in each pass of the event loop, so that a burst of
-hundreds does not delay the tokens of running streams."""
+"""Start requests, and continue those whose body has come, in order and a few in each pass of the event loop:
+a burst of hundreds does not delay the tokens of running streams."""
 
 from __future__ import annotations
 
@@ -37,3 +37,25 @@ class StartQueue:
         if has_waiting:
             asyncio.get_running_loop().call_soon(self._next_pass)
             self._begin()
+
+
+class QueuedEvent(asyncio.Event):
+    """An event that takes its turn in the queue to be set."""
+
+    def __init__(self, starts: StartQueue) -> None:
+        super().__init__()
+        self._starts = starts
+        self._is_due = False
+
+    def set(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._starts.add(self._set)
+
+    def clear(self) -> None:
+        self._is_due = False
+        super().clear()
+
+    def _set(self) -> None:
+        if self._is_due:
+            super().set()
