@@ -120,14 +120,16 @@ def test_a_message_is_deleted_with_all_behind_it(chat, page):
     expect(chat.messages).to_have_count(2)
 
 
-def test_copy(corral, new_context):
-    context = new_context(permissions=["clipboard-read", "clipboard-write"])
+@pytest.mark.parametrize("permissions", [["clipboard-write"], []], ids=["", "refused"])
+def test_copy(corral, new_context, permissions):
+    context = new_context(permissions=permissions)
     chat = ChatPage(context.new_page(), corral.url).open()
     chat.force("some *text* to copy")
     chat.ask("Say it.")
     keep_notes(chat.page)
     chat.do("Copy")
     expect(chat.last.get_by_role("button", name="Copied")).to_be_visible()
+    context.grant_permissions(["clipboard-read"])
     assert chat.page.evaluate("navigator.clipboard.readText()") == "some *text* to copy"
 
 
