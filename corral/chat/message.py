@@ -202,7 +202,9 @@ def _parse_tool(raw: Any, fields: ToolFields, index: int) -> Tool:
     parameters = {} if parameters is None else parameters
     if not isinstance(parameters, dict):
         raise InvalidRequest("must be a JSON Schema object", field=fields.parameters(index))
-    definition = {"type": "function", "function": {"description": "", **function, "parameters": parameters}}
+    # In the order in which models have seen tools in training.
+    shown = {"name": name, "description": "", **function, "parameters": parameters}
+    definition = {"type": "function", "function": shown}
     return Tool(name, {"type": "object", **parameters}, definition, index)
 
 
