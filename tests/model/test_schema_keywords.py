@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -185,6 +186,26 @@ NAMED: dict[str, Any] = {"properties": {"n": {"minLength": 1}}, "required": ["n"
 def test_schemas_that_llguidance_alone_would_refuse_or_mistake(compiler, schema, good, bad):
     assert accepts(compiler, schema, dump(good, "compact"))
     assert bad is ... or not accepts(compiler, schema, dump(bad, "compact"))
+
+
+@pytest.mark.parametrize("required", [[], ["b"], ["a", "c"]])
+@pytest.mark.parametrize(("least", "most"), [(0, 2), (0, 3), (1, 2), (2, 2), (2, 3), (1, 4), (3, 9)])
+def test_known_properties_are_counted_whatever_may_be_left_out(compiler, required, least, most):
+    names = {name: {"type": "boolean"} for name in "abcd"}
+    counts = {"required": required, "minProperties": least, "maxProperties": most}
+    schema = {"type": "object", "properties": names, "additionalProperties": False, **counts}
+    validator = Draft202012Validator(schema)
+    for n in range(len(names) + 1):
+        for some in combinations(names, n):
+            value = dict.fromkeys(some, True)
+            assert accepts(compiler, schema, dump(value, "compact")) == validator.is_valid(value), value
+
+
+@pytest.mark.parametrize("others", [True, False, {"type": "integer"}])
+def test_an_object_without_any_properties(compiler, others):
+    schema = {"properties": {"a": {}}, "additionalProperties": others, "maxProperties": 0}
+    assert accepts(compiler, schema, "{}")
+    assert not accepts(compiler, schema, '{"a":1}')
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from corral.grammar.rewrite.draft import draft_of
 from corral.grammar.rewrite.expand import Expander
 from corral.grammar.rewrite.finish import annotations_of, finish
 from corral.grammar.rewrite.part import AT, MERGED, SILENT, NotExact, Schema, bare, mark
-from corral.grammar.rewrite.property_count import optional_names
+from corral.grammar.rewrite.property_count import needs_count
 from corral.grammar.rewrite.reference import localize
 from corral.grammar.rewrite.widen import Place, widen
 from corral.grammar.schema import resolve
@@ -37,6 +37,7 @@ _OF_DRAFTS = frozenset(
     ]
 )
 _IN_PLACE = ("allOf", "anyOf", "oneOf")
+_COUNTS = frozenset(["minProperties", "maxProperties"])
 
 
 def read_draft(schema: Schema) -> Schema:
@@ -150,11 +151,7 @@ class _Rewriter:
 
 def _needs_cases(part: Schema) -> bool:
     is_merged = "allOf" in part and _has_patterns(part)
-    return bool(HARD & part.keys()) or is_merged or _counts(part)
-
-
-def _counts(part: Schema) -> bool:
-    return isinstance(part.get("minProperties", 0), int) and optional_names(part) is not None
+    return bool(HARD & part.keys()) or is_merged or needs_count(part)
 
 
 def _has_patterns(part: Schema) -> bool:
@@ -165,7 +162,7 @@ def _has_patterns(part: Schema) -> bool:
 
 def _has_counts(schema: Any) -> bool:
     keys = _keys(schema)
-    return "minProperties" in keys or {"allOf", "patternProperties", "additionalProperties"} <= keys
+    return bool(_COUNTS & keys) or {"allOf", "patternProperties", "additionalProperties"} <= keys
 
 
 def _assertions(part: Schema) -> set[str]:
