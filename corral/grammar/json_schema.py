@@ -32,7 +32,7 @@ WHITESPACE: dict[JsonWhitespace, dict[str, Any]] = {
 _ESCAPES = 'nrbtf\\"'  # all but \u
 _NAMING = {"properties", "patternProperties"}
 _ABOUT_OBJECTS = {"properties", "required", "patternProperties", "additionalProperties"}
-_CONDITIONS = {"if", "then", "else", "not", "dependentSchemas"}
+_CONDITIONS = {"if", "then", "else", "not", "dependentSchemas", "dependentRequired"}
 _PLAIN = {"properties", "required", "type", "x-at", "title", "description", "$comment"}
 _UNKNOWN = "\0"  # a name that no schema declares
 _KEEPS_OPEN = {
@@ -199,11 +199,17 @@ def _names_in(condition: Any) -> set[str]:
         return set()
     if condition.keys() - _PLAIN - _CONDITIONS:
         return {_UNKNOWN}
-    required, dependent = condition.get("required", []), condition.get("dependentSchemas", {})
-    if not isinstance(required, list) or not isinstance(dependent, dict):
+    lists = [condition.get("required", []), *_values(condition, "dependentRequired")]
+    if not all(isinstance(names, list) for names in lists):
         return {_UNKNOWN}
     parts = [condition[k] for k in ("if", "then", "else", "not") if k in condition]
-    return _declares(condition) | set(map(str, required)) | _names_in_all([*parts, *dependent.values()])
+    required = {str(name) for names in lists for name in names}
+    return _declares(condition) | required | _names_in_all([*parts, *_values(condition, "dependentSchemas")])
+
+
+def _values(condition: dict[str, Any], keyword: str) -> list[Any]:
+    found = condition.get(keyword, {})
+    return list(found.values()) if isinstance(found, dict) else [None]
 
 
 def _names_in_all(conditions: Any) -> set[str]:

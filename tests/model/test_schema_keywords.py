@@ -181,6 +181,8 @@ NAMED: dict[str, Any] = {"properties": {"n": {"minLength": 1}}, "required": ["n"
         ({"type": "string", "format": "date"}, "2024-02-29", "2100-02-29"),
         ({"type": "string", "format": "date-time"}, "2000-02-29T23:59:59Z", "1900-02-29T23:59:59Z"),
         (True, {"any": [1]}, ...),
+        ({"properties": {"c": {}}, "allOf": [{"maxProperties": 1}, {"required": ["a"]}]}, {"a": 1}, {"c": 1}),
+        ({**BASE, "dependentRequired": {"b": ["c"]}}, {"b": 1, "c": 2}, {"b": 1}),
     ],
 )
 def test_schemas_that_llguidance_alone_would_refuse_or_mistake(compiler, schema, good, bad):

@@ -38,6 +38,7 @@ _OF_DRAFTS = frozenset(
 )
 _IN_PLACE = ("allOf", "anyOf", "oneOf")
 _COUNTS = frozenset(["minProperties", "maxProperties"])
+_NOTHING: Schema = {"enum": []}  # known to llguidance as unsatisfiable
 
 
 def read_draft(schema: Schema) -> Schema:
@@ -81,7 +82,7 @@ class _Rewriter:
             name, part = self._waiting.pop()
             added[name] = self._visit({k: v for k, v in part.items() if k != MERGED}, 0, is_hard=True)
         if not isinstance(found, dict):
-            found = {"not": {}}
+            found = _NOTHING
         return {**found, "$defs": {**found.get("$defs", {}), **added}} if added else found
 
     def _visit(self, part: Any, depth: int, is_hard: bool = False) -> Any:
@@ -112,7 +113,7 @@ class _Rewriter:
             raise
         kept = annotations_of(part)
         if not isinstance(found, dict):
-            return {**kept, "not": {}} if kept.keys() & {"$defs", "definitions"} else found
+            return {**kept, **_NOTHING} if kept.keys() & {"$defs", "definitions"} else found
         return {**kept, **found}
 
     def _expand(self, part: Schema, n_left: int = MAX_DROPS) -> Any:
@@ -133,7 +134,10 @@ class _Rewriter:
         if _assertions(part) <= {"anyOf"} or _assertions(part) == {"$ref"}:
             return False
         seen: set[int] = set()
-        return any(_needs_cases(known) for known in self._in_place(part, seen))
+        applied = list(self._in_place(part, seen))
+        # A count in one part is of the properties of all.
+        is_counted = len(applied) > 1 and any(_COUNTS & known.keys() for known in applied)
+        return is_counted or any(map(_needs_cases, applied))
 
     def _in_place(self, part: Any, seen: set[int]) -> Iterator[Schema]:
         """Yield the part and everything that applies to the same value."""
