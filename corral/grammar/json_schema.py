@@ -217,8 +217,24 @@ def _names_in_all(conditions: Any) -> set[str]:
 
 
 def _close(schema: dict[str, Any]) -> dict[str, Any]:
+    schema = _reopen(schema)
     properties, required = schema.get("properties"), schema.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list) or _KEEPS_OPEN & schema.keys():
         return schema
     is_complete = all(name in properties for name in required)
     return {**schema, "additionalProperties": False} if is_complete else schema
+
+
+def _reopen(schema: dict[str, Any]) -> dict[str, Any]:
+    """Open the parts again that are about the same object: it may have the properties of all of them. What a
+    client closes itself makes the schema mixed."""
+    found = dict(schema)
+    if isinstance(schema.get("allOf"), list):
+        found["allOf"] = [_without_rest(part) for part in schema["allOf"]]
+    if isinstance(schema.get("dependentSchemas"), dict):
+        found["dependentSchemas"] = {k: _without_rest(v) for k, v in schema["dependentSchemas"].items()}
+    return found
+
+
+def _without_rest(part: Any) -> Any:
+    return {k: v for k, v in part.items() if k != "additionalProperties"} if isinstance(part, dict) else part

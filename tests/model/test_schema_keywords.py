@@ -183,6 +183,17 @@ NAMED: dict[str, Any] = {"properties": {"n": {"minLength": 1}}, "required": ["n"
         (True, {"any": [1]}, ...),
         ({"properties": {"c": {}}, "allOf": [{"maxProperties": 1}, {"required": ["a"]}]}, {"a": 1}, {"c": 1}),
         ({**BASE, "dependentRequired": {"b": ["c"]}}, {"b": 1, "c": 2}, {"b": 1}),
+        (
+            {"properties": {"a": {}, "b": {}}, "allOf": [{"properties": {"a": {"minimum": 2}}}]},
+            *({"a": 2, "b": 1}, {"a": 1, "b": 1}),
+        ),
+        (
+            {
+                "properties": {"a": {}, "b": {}},
+                "dependentSchemas": {"b": {"properties": {"a": {"const": 2}}}},
+            },
+            *({"a": 2, "b": 1}, {"a": 1, "b": 1}),
+        ),
     ],
 )
 def test_schemas_that_llguidance_alone_would_refuse_or_mistake(compiler, schema, good, bad):
