@@ -9,7 +9,7 @@ import jsonschema_rs
 from corral.core.errors import InvalidRequest
 from corral.core.params import JsonWhitespace, SchemaCheck
 from corral.grammar.check import mark_checks
-from corral.grammar.rewrite import NotExact, bare, read_draft, rewrite_schema
+from corral.grammar.rewrite import NotExact, bare, read_draft, rewrite_root, rewrite_schema
 from corral.grammar.rewrite.format import say_format
 from corral.grammar.rewrite.look import drop_irregular
 from corral.grammar.rewrite.widen import WHOLE, Place
@@ -34,6 +34,7 @@ _NAMING = {"properties", "patternProperties"}
 _ABOUT_OBJECTS = {"properties", "required", "patternProperties", "additionalProperties"}
 _CONDITIONS = {"if", "then", "else", "not", "dependentSchemas", "dependentRequired"}
 _PLAIN = {"properties", "required", "type", "x-at", "title", "description", "$comment"}
+_COMBINING = {"allOf", "anyOf", "oneOf"}
 _UNKNOWN = "\0"  # a name that no schema declares
 _KEEPS_OPEN = {
     "additionalProperties",
@@ -74,6 +75,20 @@ def plan_schema(schema: Any, field: str, whitespace: JsonWhitespace) -> SchemaPl
         marked = mark_checks(complete_schema(schema), left_out)
         check = SchemaCheck(field=field, schema=marked, client=schema, refusal=str(refusal))
         return SchemaPlan(grammar, check)
+
+
+def flatten_root(schema: Any) -> Any:
+    """Return a prepared schema whose root combines nothing but alternatives, if that is possible."""
+    if not isinstance(schema, dict) or not _COMBINING & schema.keys():
+        return schema
+    root = {k: v for k, v in schema.items() if k != "x-guidance"}
+    try:
+        flat = bare(rewrite_root(root))
+        flat = dict(rewrite(flat, lambda part: repair(part, flat)))
+        _check_rules(flat, "", has_free_names=False)
+    except (NotExact, InvalidRequest, ValueError):
+        return schema
+    return {**flat, "x-guidance": schema["x-guidance"]} if "x-guidance" in schema else flat
 
 
 def _can_check(schema: Any) -> bool:

@@ -63,6 +63,11 @@ def rewrite_schema(schema: Schema, is_lenient: bool = False, left_out: set[Place
     return _Rewriter(schema, is_lenient, left_out).run()
 
 
+def rewrite_root(schema: Schema) -> Schema:
+    """Rewrite a schema so that its root combines nothing but alternatives. Raises NotExact."""
+    return _Rewriter(schema, is_lenient=False, left_out=None).run(is_hard=True)
+
+
 class _Rewriter:
     """Adds definitions for combined parts, so that recursion ends."""
 
@@ -75,8 +80,8 @@ class _Rewriter:
         self._waiting: list[tuple[str, Schema]] = []
         self._n_parts = 0
 
-    def run(self) -> Schema:
-        found = self._visit(self._root, 0)
+    def run(self, is_hard: bool = False) -> Schema:
+        found = self._visit(self._root, 0, is_hard)
         added: Schema = {}
         while self._waiting:
             name, part = self._waiting.pop()
