@@ -26,7 +26,7 @@ class _Completion:
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
-        self._definitions = {k: root[k] for k in ("$defs", "definitions") if k in root}
+        self._definitions = {k: v for k, v in root.items() if k in ("$defs", "definitions")}
         self._n_left = _MAX_REFERENCES
 
     def complete(self, schema: dict[str, Any], is_referred: bool) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def count_rules(rules: Schema) -> list[Schema]:
 
 
 def _require(rules: Schema, kept: tuple[str, ...], least: int) -> Iterator[Schema]:
-    """Yield alternatives with at least so many of these optional properties, and no others."""
+    """Yield alternatives with `least` or more of these optional properties, and no others."""
     required = rules.get("required", [])
     properties = {n: part for n, part in rules.get("properties", {}).items() if n in kept or n in required}
     rest = {**rules, "properties": properties}
