@@ -63,11 +63,12 @@ async def _receive(request: Request, model: type[RequestT] | None = None) -> tup
     """Return the body. Refuse it while it is received if it exceeds `--max-body-mb`, or has more fields than
     a model may have."""
     max_bytes = state_of(request).settings.server.max_body_mib << 20
+    _check_head(request, max_bytes)
     body, guard = bytearray(), JsonGuard(MAX_FIELDS if model is not None else None)
     async for part in request.stream():
         body += part
         if len(body) > max_bytes:
-            raise TooLarge(f"the body is larger than {max_bytes >> 20} MiB (--max-body-mb)")
+            raise _too_large(max_bytes)
         guard.feed(part)
         if model is not None and guard.has_many_fields:
             check_fields(model, _first_fields(body, guard), is_whole=False)
@@ -75,6 +76,19 @@ async def _receive(request: Request, model: type[RequestT] | None = None) -> tup
     if model is not None and guard.has_many_fields:
         check_fields(model, _first_fields(body, guard), is_whole=False)
     return body, guard
+
+
+def _check_head(request: Request, max_bytes: int) -> None:
+    """Refuse a body by its header, so that the client need not send it."""
+    coding = request.headers.get("content-encoding", "identity").lower()
+    if coding != "identity":
+        raise InvalidRequest(f"the body must not be compressed; its Content-Encoding is '{coding:.32}'")
+    if int(request.headers.get("content-length", 0)) > max_bytes:
+        raise _too_large(max_bytes)
+
+
+def _too_large(max_bytes: int) -> TooLarge:
+    return TooLarge(f"the body is larger than {max_bytes >> 20} MiB (--max-body-mb)")
 
 
 def _first_fields(body: bytearray, guard: JsonGuard) -> Any:

@@ -31,12 +31,13 @@ from corral.chat.message import (
     parse_tools,
 )
 from corral.chat.opening import find_openings
+from corral.chat.parameter import rule_of_whole
 from corral.chat.reasoning import ReasoningFormat
 from corral.chat.template import RESERVED
 from corral.chat.tool import Tool, ToolChoice, ToolUse
 from corral.core.errors import InvalidRequest
 from corral.core.params import Constraint, JsonWhitespace, ReasoningBudget, SchemaCheck
-from corral.grammar.json_schema import SchemaPlan, plan_schema, prepare_schema
+from corral.grammar.json_schema import SchemaPlan, flatten_root, plan_schema, prepare_schema
 from corral.media.collect import mark_messages
 from corral.media.intake import RequestMedia
 
@@ -141,6 +142,8 @@ def _parse_chat(body: ChatRequest, settings: ChatSettings) -> Chat:
     layout = body.json_whitespace if is_own else settings.json_whitespace
     fields = _tool_fields(body)
     use = _ready(parse_tools(tools, choice, body.parallel_tool_calls, fields), layout, fields)
+    if settings.tool_format.format.has_single_arguments:
+        use = _split(use, fields)
     is_continued = _is_continued(body, messages, settings.prefill)
     plan = _schema(body, layout)
     options, enable_thinking = _template_options(body, settings.options)
@@ -176,6 +179,17 @@ def _ready_tool(tool: Tool, choice: ToolChoice, layout: JsonWhitespace, fields: 
         plan = plan_schema(tool.parameters, field, layout)
         return replace(tool, parameters=plan.grammar, check=plan.check)
     return replace(tool, parameters=prepare_schema(tool.parameters, field, layout, is_lenient=True))
+
+
+def _split(use: ToolUse, fields: ToolFields) -> ToolUse:
+    """Return tools whose arguments can be enforced one by one; refuse others if a call is required."""
+    tools = tuple(replace(tool, parameters=flatten_root(tool.parameters)) for tool in use.tools)
+    for tool in tools if use.choice is ToolChoice.REQUIRED else ():
+        if keyword := rule_of_whole(tool):
+            reason = "this model writes arguments one by one"
+            message = f"keyword '{keyword}' at # cannot be enforced: {reason}"
+            raise InvalidRequest(message, field=fields.parameters(tool.index))
+    return replace(use, tools=tools)
 
 
 def _is_continued(body: ChatRequest, messages: list[dict[str, Any]], prefill: bool) -> bool:

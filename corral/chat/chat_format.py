@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from corral.chat.reasoning import (
 )
 from corral.chat.template import Template, TemplateError, TemplateLimit
 from corral.chat.tool import NO_TOOLS, ToolChoice, ToolUse
+from corral.chat.tool_shape import complete_tools
 from corral.core.params import SchemaCheck
 
 
@@ -144,12 +145,22 @@ class ChatFormat:
         except TemplateLimit:
             raise
         except TemplateError as error:
-            for attempt in relaxations(adapted):
+            for attempt, shown in self._attempts(adapted, tools):
                 try:
-                    return self._try(self._shape(attempt), tools, add_generation_prompt, options)
+                    return self._try(self._shape(attempt), shown, add_generation_prompt, options)
                 except TemplateError:
                     continue
             raise error
+
+    def _attempts(
+        self, messages: list[Message], tools: list[dict[str, Any]]
+    ) -> Iterator[tuple[list[Message], list[dict[str, Any]]]]:
+        """Yield attempts for a template that refuses: with complete tools, then with simpler messages."""
+        if tools:
+            tools = complete_tools(tools)
+            yield messages, tools
+        for attempt in relaxations(messages):
+            yield attempt, tools
 
     def _try(
         self, messages: list[Message], tools: list[dict[str, Any]], prompt: bool, options: Mapping[str, Any]

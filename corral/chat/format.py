@@ -40,6 +40,7 @@ class Format:
     wraps_content: bool = False  # answers without tools must be parsed too
     reads_reasoning: bool = False  # the format parses reasoning itself
     has_short_ids: bool = False
+    has_single_arguments: bool = False  # each argument of a call is written by itself, not as one JSON object
 
 
 def has_all(*texts: str) -> Callable[[str], bool]:

@@ -142,10 +142,11 @@ def _parse_part(part: Any, where: str) -> dict[str, Any]:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "media":
         return {"type": "media", "text": str(part["text"])}
-    if not isinstance(kind, str) or kind not in _TEXT_PARTS:
-        raise InvalidRequest(
-            "must be a part with a 'type', and with 'text' if the type is 'text'", field=where
-        )
+    if not isinstance(kind, str):
+        raise InvalidRequest("must be a part with a 'type'", field=where)
+    if kind not in _TEXT_PARTS:
+        message = f"must be 'text', 'image_url' or 'input_audio', not '{kind:.64}'"
+        raise InvalidRequest(message, field=f"{where}.type")
     text = part.get(_TEXT_PARTS[kind])
     if not isinstance(text, str):
         raise InvalidRequest("must be a string", field=f"{where}.text")
@@ -201,7 +202,9 @@ def _parse_tool(raw: Any, fields: ToolFields, index: int) -> Tool:
     parameters = {} if parameters is None else parameters
     if not isinstance(parameters, dict):
         raise InvalidRequest("must be a JSON Schema object", field=fields.parameters(index))
-    definition = {"type": "function", "function": {"description": "", **function, "parameters": parameters}}
+    # In the order in which models have seen tools in training.
+    shown = {"name": name, "description": "", **function, "parameters": parameters}
+    definition = {"type": "function", "function": shown}
     return Tool(name, {"type": "object", **parameters}, definition, index)
 
 

@@ -14,6 +14,8 @@ from corral.grammar.schema import resolve
 
 _SHARED = ("x-guidance", "$defs", "definitions")  # keywords of the root that its parts depend on
 _MAX_NESTED = 4  # levels of nested alternatives
+_MAX_FORMS = 64  # to which counts of arguments are written out
+_COMBINING = ("allOf", "anyOf", "oneOf")
 _TEXT_RULES = {"pattern", "format", "minLength", "maxLength", "anyOf", "oneOf", "allOf", "not"}
 _TYPES = {
     str: {"string"},
@@ -44,7 +46,23 @@ def forms_of(tool: Tool) -> list[Tool]:
     root = tool.parameters
     shared = {key: root[key] for key in _SHARED if key in root}
     parts = _flatten(resolve(root, root), root, _MAX_NESTED)
-    return [replace(tool, parameters={**part, **shared}) for part in parts]
+    return [replace(tool, parameters={**form, **shared}) for part in parts for form in _count(part)]
+
+
+def rule_of_whole(tool: Tool) -> str:
+    """Return a keyword about several arguments that no form of the function expresses; empty without one."""
+    for form in forms_of(tool):
+        part = form.parameters
+        required, declared = set(part.get("required", ())), part.get("properties", {}).keys()
+        if not required <= declared:
+            return "required"
+        if part.get("minProperties", 0) > len(required):
+            return "minProperties"
+        if part.get("maxProperties", len(declared)) < len(declared):
+            return "maxProperties"
+        if combined := next((keyword for keyword in _COMBINING if keyword in part), ""):
+            return combined
+    return ""
 
 
 def required_of(tool: Tool) -> list[Any]:
@@ -84,6 +102,33 @@ def _flatten(part: dict[str, Any], root: dict[str, Any], n_left: int) -> list[di
     if "properties" in part or not isinstance(choices, list) or not n_left:
         return [part]
     return [form for choice in choices for form in _flatten(resolve(choice, root), root, n_left - 1)]
+
+
+def _count(part: dict[str, Any]) -> list[dict[str, Any]]:
+    """Write out that one more argument than the required ones must be there, or at most one more."""
+    properties, required = part.get("properties"), _as_list(part.get("required", []))
+    least, most = part.get("minProperties", 0), part.get("maxProperties")
+    if not isinstance(properties, dict) or (least == 0 and most is None):
+        return [part]
+    optional = [name for name, schema in properties.items() if name not in required and schema is not False]
+    one_more = len(required) + 1
+    if least > one_more or most not in (None, one_more) or not 0 < len(optional) <= _MAX_FORMS:
+        return [part]
+    rest = {k: v for k, v in part.items() if k not in ("minProperties", "maxProperties")}
+    if most is None and least < one_more:
+        return [rest]
+    return [
+        {
+            **rest,
+            "properties": properties if most is None else _some(properties, [*required, name]),
+            "required": [*required, name] if least == one_more else required,
+        }
+        for name in optional
+    ]
+
+
+def _some(properties: dict[str, Any], names: list[Any]) -> dict[str, Any]:
+    return {name: schema for name, schema in properties.items() if name in names}
 
 
 def _any_of(parts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from corral.chat.grammar import GAP, Grammar, maybe, seq
+from corral.chat.grammar import GAP, Grammar, literal, maybe, seq
 from corral.chat.reader import Reader, ReaderSteps
 
 
@@ -20,8 +20,11 @@ class ReasoningFormat(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReasoningTags:
+    """`label`: text after `start` that is not part of the reasoning."""
+
     start: str
     end: str
+    label: str = ""
 
 
 _KNOWN = (
@@ -31,6 +34,7 @@ _KNOWN = (
     ReasoningTags("<seed:think>", "</seed:think>"),
     ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),
     ReasoningTags("<reasoning>", "</reasoning>"),
+    ReasoningTags("<|channel>", "<channel|>", "thought"),
 )
 
 
@@ -57,6 +61,7 @@ def read_reasoning(
         reader.content(found or "")
         return
     reasoning = _Trimmed(reader)
+    label = (yield from reader.accept(tags.label)) if begin and tags.label else None
     if format is not ReasoningFormat.DEEPSEEK_LEGACY:
         yield from reader.until((tags.end,), reasoning.feed)
         yield from reader.skip_space()
@@ -66,7 +71,7 @@ def read_reasoning(
         reasoning.feed(text)
         reader.content(text)
 
-    reader.content(tags.start)
+    reader.content(tags.start + (label or ""))
     found = yield from reader.until((tags.end,), emit)
     reader.content(found or "")
 
@@ -93,4 +98,4 @@ def reasoning_grammar(g: Grammar, tags: ReasoningTags, opened: bool) -> str:
     """Return the grammar of reasoning before the answer: required if the prompt opened it, otherwise
     optional."""
     reasoning = seq(g.up_to(tags.end), GAP)
-    return reasoning if opened else maybe(g.mark(tags.start), reasoning)
+    return reasoning if opened else maybe(g.mark(tags.start), literal(tags.label), reasoning)

@@ -9,7 +9,7 @@ import jsonschema_rs
 from corral.core.errors import InvalidRequest
 from corral.core.params import JsonWhitespace, SchemaCheck
 from corral.grammar.check import mark_checks
-from corral.grammar.rewrite import NotExact, bare, read_draft, rewrite_schema
+from corral.grammar.rewrite import NotExact, bare, read_draft, rewrite_root, rewrite_schema
 from corral.grammar.rewrite.format import say_format
 from corral.grammar.rewrite.look import drop_irregular
 from corral.grammar.rewrite.widen import WHOLE, Place
@@ -32,8 +32,9 @@ WHITESPACE: dict[JsonWhitespace, dict[str, Any]] = {
 _ESCAPES = 'nrbtf\\"'  # all but \u
 _NAMING = {"properties", "patternProperties"}
 _ABOUT_OBJECTS = {"properties", "required", "patternProperties", "additionalProperties"}
-_CONDITIONS = {"if", "then", "else", "not", "dependentSchemas"}
+_CONDITIONS = {"if", "then", "else", "not", "dependentSchemas", "dependentRequired"}
 _PLAIN = {"properties", "required", "type", "x-at", "title", "description", "$comment"}
+_COMBINING = {"allOf", "anyOf", "oneOf"}
 _UNKNOWN = "\0"  # a name that no schema declares
 _KEEPS_OPEN = {
     "additionalProperties",
@@ -74,6 +75,20 @@ def plan_schema(schema: Any, field: str, whitespace: JsonWhitespace) -> SchemaPl
         marked = mark_checks(complete_schema(schema), left_out)
         check = SchemaCheck(field=field, schema=marked, client=schema, refusal=str(refusal))
         return SchemaPlan(grammar, check)
+
+
+def flatten_root(schema: Any) -> Any:
+    """Return a prepared schema whose root combines nothing but alternatives, if that is possible."""
+    if not isinstance(schema, dict) or not _COMBINING & schema.keys():
+        return schema
+    root = {k: v for k, v in schema.items() if k != "x-guidance"}
+    try:
+        flat = bare(rewrite_root(root))
+        flat = dict(rewrite(flat, lambda part: repair(part, flat)))
+        _check_rules(flat, "", has_free_names=False)
+    except (NotExact, InvalidRequest, ValueError):
+        return schema
+    return {**flat, "x-guidance": schema["x-guidance"]} if "x-guidance" in schema else flat
 
 
 def _can_check(schema: Any) -> bool:
@@ -199,11 +214,17 @@ def _names_in(condition: Any) -> set[str]:
         return set()
     if condition.keys() - _PLAIN - _CONDITIONS:
         return {_UNKNOWN}
-    required, dependent = condition.get("required", []), condition.get("dependentSchemas", {})
-    if not isinstance(required, list) or not isinstance(dependent, dict):
+    lists = [condition.get("required", []), *_values(condition, "dependentRequired")]
+    if not all(isinstance(names, list) for names in lists):
         return {_UNKNOWN}
     parts = [condition[k] for k in ("if", "then", "else", "not") if k in condition]
-    return _declares(condition) | set(map(str, required)) | _names_in_all([*parts, *dependent.values()])
+    required = {str(name) for names in lists for name in names}
+    return _declares(condition) | required | _names_in_all([*parts, *_values(condition, "dependentSchemas")])
+
+
+def _values(condition: dict[str, Any], keyword: str) -> list[Any]:
+    found = condition.get(keyword, {})
+    return list(found.values()) if isinstance(found, dict) else [None]
 
 
 def _names_in_all(conditions: Any) -> set[str]:
@@ -211,8 +232,24 @@ def _names_in_all(conditions: Any) -> set[str]:
 
 
 def _close(schema: dict[str, Any]) -> dict[str, Any]:
+    schema = _reopen(schema)
     properties, required = schema.get("properties"), schema.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list) or _KEEPS_OPEN & schema.keys():
         return schema
     is_complete = all(name in properties for name in required)
     return {**schema, "additionalProperties": False} if is_complete else schema
+
+
+def _reopen(schema: dict[str, Any]) -> dict[str, Any]:
+    """Open the parts again that are about the same object: it may have the properties of all of them. What a
+    client closes itself makes the schema mixed."""
+    found = dict(schema)
+    if isinstance(schema.get("allOf"), list):
+        found["allOf"] = [_without_rest(part) for part in schema["allOf"]]
+    if isinstance(schema.get("dependentSchemas"), dict):
+        found["dependentSchemas"] = {k: _without_rest(v) for k, v in schema["dependentSchemas"].items()}
+    return found
+
+
+def _without_rest(part: Any) -> Any:
+    return {k: v for k, v in part.items() if k != "additionalProperties"} if isinstance(part, dict) else part

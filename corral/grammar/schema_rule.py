@@ -117,14 +117,21 @@ def objections(schema: Schema) -> Iterator[tuple[str, str]]:
 
 def _uncounted(schema: Schema) -> Iterator[tuple[str, str]]:
     properties, required = schema.get("properties"), schema.get("required", [])
-    if not isinstance(properties, dict) or not isinstance(required, list) or not is_open(schema):
+    if not isinstance(properties, dict) or not isinstance(required, list):
         return
-    if all(name in required for name in properties):
+    if all(name in required for name in properties) or (not is_open(schema) and _is_counted(schema)):
         return
     for keyword in ("minProperties", "maxProperties"):
         if schema.get(keyword, 0):
             hint = "require all declared properties, or set additionalProperties: false"
             yield keyword, f"declared properties that may be left out cannot be counted; {hint}"
+
+
+def _is_counted(schema: Schema) -> bool:
+    """Whether at most one optional property is required or allowed: llguidance counts no further."""
+    one_more = len(schema.get("required", [])) + 1
+    least, most = schema.get("minProperties", 0), schema.get("maxProperties")
+    return isinstance(least, int | float) and least <= one_more and most in (None, one_more)
 
 
 def control_characters(schema: Schema) -> Iterator[tuple[str, str]]:

@@ -78,12 +78,12 @@ class Cycle(RequestResponseCycle):
         if not (self.keep_alive or closes):
             lines.append(b"Connection: close\r\n")
         has_body = self.scope["method"] != "HEAD" and status not in (204, 304)
-        if self.chunked_encoding is None and has_body:
+        if self.chunked_encoding is None and has_body and self.scope["http_version"] != "1.0":
             self.chunked_encoding = True
             lines.append(b"Transfer-Encoding: chunked\r\n")
         lines.append(b"\r\n")
         head = b"".join(lines)
-        if has_body and not self.chunked_encoding:
+        if has_body and self.chunked_encoding is False:
             self._head = head
         else:
             self.transport.write(head)
@@ -94,6 +94,8 @@ class Cycle(RequestResponseCycle):
         elif self.chunked_encoding:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             self.transport.write(chunk if has_more else chunk + b"0\r\n\r\n")
+        elif self.chunked_encoding is None:  # HTTP/1.0 knows no chunks: the body ends with the connection
+            self.transport.write(body)
         else:
             self._write_counted(body)
         if has_more:

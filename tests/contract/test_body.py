@@ -20,3 +20,15 @@ async def test_how_deep_a_body_may_be():
     error = await post(server, "/tokenize", 400, content=orjson.dumps({"content": "a", "other": [nested]}))
     assert "128" in error["message"]
     assert (await post(server, "/tokenize", content=orjson.dumps({"content": '[{"' * 500})))["tokens"]
+
+
+async def test_a_body_is_refused_by_its_header_before_it_is_sent():
+    server = Server(max_body_mib=1)
+
+    async def unsent():
+        raise AssertionError("the body is read")
+        yield b""
+
+    for status, headers in ((413, {"Content-Length": str(2 << 20)}), (400, {"Content-Encoding": "gzip"})):
+        response = await server.http.post("/completion", content=unsent(), headers=headers)
+        assert response.status_code == status

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -180,11 +181,44 @@ NAMED: dict[str, Any] = {"properties": {"n": {"minLength": 1}}, "required": ["n"
         ({"type": "string", "format": "date"}, "2024-02-29", "2100-02-29"),
         ({"type": "string", "format": "date-time"}, "2000-02-29T23:59:59Z", "1900-02-29T23:59:59Z"),
         (True, {"any": [1]}, ...),
+        ({"properties": {"c": {}}, "allOf": [{"maxProperties": 1}, {"required": ["a"]}]}, {"a": 1}, {"c": 1}),
+        ({**BASE, "dependentRequired": {"b": ["c"]}}, {"b": 1, "c": 2}, {"b": 1}),
+        (
+            {"properties": {"a": {}, "b": {}}, "allOf": [{"properties": {"a": {"minimum": 2}}}]},
+            *({"a": 2, "b": 1}, {"a": 1, "b": 1}),
+        ),
+        (
+            {
+                "properties": {"a": {}, "b": {}},
+                "dependentSchemas": {"b": {"properties": {"a": {"const": 2}}}},
+            },
+            *({"a": 2, "b": 1}, {"a": 1, "b": 1}),
+        ),
     ],
 )
 def test_schemas_that_llguidance_alone_would_refuse_or_mistake(compiler, schema, good, bad):
     assert accepts(compiler, schema, dump(good, "compact"))
     assert bad is ... or not accepts(compiler, schema, dump(bad, "compact"))
+
+
+@pytest.mark.parametrize("required", [[], ["b"], ["a", "c"]])
+@pytest.mark.parametrize(("least", "most"), [(0, 2), (0, 3), (1, 2), (2, 2), (2, 3), (1, 4), (3, 9)])
+def test_known_properties_are_counted_whatever_may_be_left_out(compiler, required, least, most):
+    names = {name: {"type": "boolean"} for name in "abcd"}
+    counts = {"required": required, "minProperties": least, "maxProperties": most}
+    schema = {"type": "object", "properties": names, "additionalProperties": False, **counts}
+    validator = Draft202012Validator(schema)
+    for n in range(len(names) + 1):
+        for some in combinations(names, n):
+            value = dict.fromkeys(some, True)
+            assert accepts(compiler, schema, dump(value, "compact")) == validator.is_valid(value), value
+
+
+@pytest.mark.parametrize("others", [True, False, {"type": "integer"}])
+def test_an_object_without_any_properties(compiler, others):
+    schema = {"properties": {"a": {}}, "additionalProperties": others, "maxProperties": 0}
+    assert accepts(compiler, schema, "{}")
+    assert not accepts(compiler, schema, '{"a":1}')
 
 
 @pytest.mark.parametrize(

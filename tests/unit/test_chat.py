@@ -55,6 +55,21 @@ def test_tool_choice(choice, expected, names):
     assert [tool.name for tool in use.described] == ["get_weather", "find_files"]
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        {"name": "f", "description": "d", "parameters": {}, "strict": True},
+        {"parameters": {}, "description": "d", "name": "f"},
+        {"name": "f"},
+    ],
+)
+def test_templates_see_a_function_s_name_and_description_first(function):
+    (tool,) = parse_tools([{"type": "function", "function": function}], None, parallel=True).tools
+    shown = tool.definition["function"]
+    assert list(shown)[:3] == ["name", "description", "parameters"]
+    assert shown == {"description": "", "parameters": {}, **function}
+
+
 def test_schemas_are_closed_where_they_leave_it_open():
     schema = {
         "type": "object",

@@ -48,9 +48,9 @@ def transport():
 
 @pytest.fixture
 def open_cycle(transport):
-    def open_cycle(method: str = "GET", keep_alive: bool = True) -> Cycle:
+    def open_cycle(method: str = "GET", keep_alive: bool = True, version: str = "1.1") -> Cycle:
         logger: Any = logging.getLogger("test")
-        scope: Any = {"type": "http", "method": method}
+        scope: Any = {"type": "http", "method": method, "http_version": version}
         flow: Any = Flow()
         event, on_response = asyncio.Event(), lambda: None
         headers = [(b"date", b"today")]
@@ -80,6 +80,13 @@ async def test_a_stream_begins_at_once(open_cycle, transport):
     await cycle.send({"type": "http.response.body", "body": b"abc", "more_body": True})
     await cycle.send({"type": "http.response.body"})
     assert transport.written[1:] == [b"3\r\nabc\r\n", b"0\r\n\r\n"]
+
+
+async def test_a_stream_to_an_old_client_ends_with_the_connection(open_cycle, transport):
+    await respond(open_cycle(keep_alive=False, version="1.0"), b"abc", b"", b"d")
+    head = b"HTTP/1.1 200 OK\r\nDate: today\r\nConnection: close\r\n\r\n"
+    assert b"".join(transport.written) == head + b"abcd"
+    assert transport.is_closed
 
 
 async def test_head_has_no_body(open_cycle, transport):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from corral.chat.parameter import forms_of, properties_of, required_of
+import pytest
+
+from corral.chat.parameter import forms_of, properties_of, required_of, rule_of_whole
 from corral.chat.tool import Tool
-from corral.grammar.json_schema import prepare_schema
+from corral.grammar.json_schema import flatten_root, prepare_schema
 
 SHIP = {
     "type": "object",
@@ -46,3 +48,41 @@ def test_one_form_is_the_function_itself():
     (form,) = forms_of(plain)
     assert form.parameters["required"] == required_of(plain) == ["a"]
     assert set(properties_of(plain)) == {"a"}
+
+
+PAIR = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("rules", "forms"),
+    [
+        ({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, [("ab", "a"), ("ab", "b")]),
+        ({"minProperties": 1}, [("ab", "a"), ("ab", "b")]),
+        ({"maxProperties": 1}, [("a", ""), ("b", "")]),
+        ({"minProperties": 1, "maxProperties": 1}, [("a", "a"), ("b", "b")]),
+        ({"required": ["a"], "maxProperties": 1}, [("a", "a")]),
+        ({"required": ["a"], "minProperties": 1}, [("ab", "a")]),
+        ({"required": ["a"], "allOf": [{"properties": {"a": {"minimum": 5}}}]}, [("ab", "a")]),
+    ],
+)
+def test_rules_about_several_arguments_become_forms(rules, forms):
+    flat = Tool("f", flatten_root(tool({**PAIR, **rules}).parameters), {})
+    assert rule_of_whole(flat) == ""
+    found = forms_of(flat)
+    assert [("".join(properties_of(f)), "".join(f.parameters.get("required", ()))) for f in found] == forms
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        (
+            {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1},
+            "minProperties",
+        ),
+        ({**PAIR, "required": ["z"]}, "required"),
+        ({"type": "object"}, ""),
+        (PAIR, ""),
+    ],
+)
+def test_a_rule_that_no_form_expresses_is_named(schema, keyword):
+    assert rule_of_whole(tool(schema)) == keyword

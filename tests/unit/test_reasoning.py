@@ -14,6 +14,7 @@ SOURCES = {
     "[THINK]": "[TOOL_CALLS] [THINK] [/THINK]",
     "<seed:think>": "<seed:tool_call> <function= <parameter= <seed:think>",
     "<reasoning>": "<reasoning></reasoning>",
+    "<|channel>": "<|turn> <|think|> <|channel>thought <channel|>",
 }
 HERMES = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
 NONE, AUTO, LEGACY = ReasoningFormat.NONE, ReasoningFormat.AUTO, ReasoningFormat.DEEPSEEK_LEGACY
@@ -116,3 +117,17 @@ def test_a_prompt_that_ends_with_a_mark_is_open():
     marks = choose_tags("")
     assert is_open("<|im_start|>assistant\n<think>\n", marks)
     assert not is_open("<think></think>\n", marks)
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "reasoning"),
+    [
+        ("<|channel>thought\nHm.\n<channel|>Hi!", "Hi!", "Hm."),
+        ("<|channel>thought\n<channel|>Hi!", "Hi!", ""),
+        ("<|channel>thou", "", "thou"),
+        ("Hi!", "Hi!", ""),
+    ],
+)
+def test_the_label_of_a_channel_is_not_part_of_the_reasoning(text, content, reasoning):
+    assert read(text, source="<|channel>") == Message(content, reasoning)
+    assert read(text, NONE, source="<|channel>") == Message(text, "")

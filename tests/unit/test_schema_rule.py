@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from corral.core.errors import InvalidRequest
-from corral.grammar.json_schema import prepare_schema
+from corral.grammar.json_schema import plan_schema, prepare_schema
 from corral.grammar.schema import all_parts, parts_of, resolve
 from corral.grammar.schema_rule import are_apart, repair
 
@@ -91,6 +91,14 @@ def test_what_would_not_be_followed_is_refused_with_its_place(schema, keyword):
 )
 def test_what_is_followed_is_not_refused(schema):
     prepare_schema(schema, "f", "spaced")
+
+
+def test_properties_with_too_many_combinations_are_counted_by_a_check():
+    names = {name: {"type": "boolean"} for name in "abcdefghijkl"}
+    schema = {"type": "object", "properties": names, "minProperties": 4, "maxProperties": 6}
+    plan = plan_schema(schema, "f", "spaced")
+    assert plan.check is not None
+    assert not {"minProperties", "maxProperties"} & plan.grammar.keys()
 
 
 def test_objects_that_are_put_together_from_parts_stay_open():

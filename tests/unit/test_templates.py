@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,50 @@ def test_every_family_takes_every_conversation(family):
         for word in words_of(chat):
             said = word in prompt or word in plain or json.dumps(word)[1:-1] in prompt
             assert said, f"{word} in {conversation}"
+
+
+PARAMETERS: dict[str, Any] = {
+    "nothing": None,
+    "no_properties": {"type": "object"},
+    "any_argument": {"type": "object", "additionalProperties": {"type": "integer"}},
+    "types": {
+        "type": "object",
+        "properties": {
+            "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "listed": {"type": ["integer", "null"]},
+            "one": {"const": 1},
+            "some": {"enum": ["a", "b"]},
+            "any": True,
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_takes_functions_with_little_said_about_their_arguments(family):
+    for name, parameters in PARAMETERS.items():
+        function = {"name": name, **({} if parameters is None else {"parameters": parameters})}
+        use = parse_tools([{"type": "function", "function": function}], None, parallel=True)
+        chat = Chat(parse_messages([{"role": "user", "content": "Hello"}]), use)
+        assert name in DIALOGUES[family].render(chat).text
+
+
+def test_a_template_that_needs_types_gets_them():
+    source = (
+        "{% macro show(properties) %}{% for name, part in properties | dictsort %}"
+        "{{ name }}:{{ part.type | upper }}{{ part.description.strip() }};{{ show(part.properties or {}) }}"
+        "{% endfor %}{% endmacro %}"
+        "{% for tool in tools %}{{ show(tool.function.parameters.properties) }}{% endfor %}{{ messages }}"
+    )
+    parameters = {
+        "type": "object",
+        "properties": {**PARAMETERS["types"]["properties"], "point": {"$ref": "#/$defs/point"}},
+        "$defs": {"point": {"type": "object", "properties": {"x": {"type": "integer"}}}},
+    }
+    use = parse_tools([{"type": "function", "function": {"name": "f", "parameters": parameters}}], None, True)
+    prompt = ChatFormat(ChatTemplate(source)).render(Chat([{"role": "user", "content": "Hello"}], use)).text
+    shown = "any:STRING;listed:INTEGER;maybe:INTEGER;one:INTEGER;point:OBJECT;x:INTEGER;some:STRING;"
+    assert prompt.startswith(shown)
 
 
 @pytest.mark.parametrize(("family", "format"), FORMATS.items())

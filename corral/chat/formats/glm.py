@@ -37,4 +37,5 @@ FORMAT = Format(
     calls=_calls,
     trigger=(_BEGIN,),
     markers=(_BEGIN, _END, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    has_single_arguments=True,
 )

@@ -118,4 +118,5 @@ FORMAT = Format(
     calls=_calls,
     trigger=(_BEGIN,),
     markers=(_BEGIN, _END),
+    has_single_arguments=True,
 )

@@ -46,4 +46,5 @@ FORMAT = Format(
     calls=_calls,
     trigger=(_BEGIN,),
     markers=(_BEGIN, _END),
+    has_single_arguments=True,
 )

@@ -38,6 +38,7 @@ def _tagged(name: str, begin: str, end: str, gap: str) -> Format:
         calls=calls,
         trigger=(begin,),
         markers=(begin, end),
+        has_single_arguments=True,
     )
 
 

@@ -15,7 +15,7 @@ from corral.grammar.rewrite.draft import draft_of
 from corral.grammar.rewrite.expand import Expander
 from corral.grammar.rewrite.finish import annotations_of, finish
 from corral.grammar.rewrite.part import AT, MERGED, SILENT, NotExact, Schema, bare, mark
-from corral.grammar.rewrite.property_count import optional_names
+from corral.grammar.rewrite.property_count import needs_count
 from corral.grammar.rewrite.reference import localize
 from corral.grammar.rewrite.widen import Place, widen
 from corral.grammar.schema import resolve
@@ -37,6 +37,8 @@ _OF_DRAFTS = frozenset(
     ]
 )
 _IN_PLACE = ("allOf", "anyOf", "oneOf")
+_COUNTS = frozenset(["minProperties", "maxProperties"])
+_NOTHING: Schema = {"enum": []}  # known to llguidance as unsatisfiable
 
 
 def read_draft(schema: Schema) -> Schema:
@@ -61,6 +63,11 @@ def rewrite_schema(schema: Schema, is_lenient: bool = False, left_out: set[Place
     return _Rewriter(schema, is_lenient, left_out).run()
 
 
+def rewrite_root(schema: Schema) -> Schema:
+    """Rewrite a schema so that its root combines nothing but alternatives. Raises NotExact."""
+    return _Rewriter(schema, is_lenient=False, left_out=None).run(is_hard=True)
+
+
 class _Rewriter:
     """Adds definitions for combined parts, so that recursion ends."""
 
@@ -73,14 +80,14 @@ class _Rewriter:
         self._waiting: list[tuple[str, Schema]] = []
         self._n_parts = 0
 
-    def run(self) -> Schema:
-        found = self._visit(self._root, 0)
+    def run(self, is_hard: bool = False) -> Schema:
+        found = self._visit(self._root, 0, is_hard)
         added: Schema = {}
         while self._waiting:
             name, part = self._waiting.pop()
             added[name] = self._visit({k: v for k, v in part.items() if k != MERGED}, 0, is_hard=True)
         if not isinstance(found, dict):
-            found = {"not": {}}
+            found = _NOTHING
         return {**found, "$defs": {**found.get("$defs", {}), **added}} if added else found
 
     def _visit(self, part: Any, depth: int, is_hard: bool = False) -> Any:
@@ -111,7 +118,7 @@ class _Rewriter:
             raise
         kept = annotations_of(part)
         if not isinstance(found, dict):
-            return {**kept, "not": {}} if kept.keys() & {"$defs", "definitions"} else found
+            return {**kept, **_NOTHING} if kept.keys() & {"$defs", "definitions"} else found
         return {**kept, **found}
 
     def _expand(self, part: Schema, n_left: int = MAX_DROPS) -> Any:
@@ -132,7 +139,10 @@ class _Rewriter:
         if _assertions(part) <= {"anyOf"} or _assertions(part) == {"$ref"}:
             return False
         seen: set[int] = set()
-        return any(_needs_cases(known) for known in self._in_place(part, seen))
+        applied = list(self._in_place(part, seen))
+        # A count in one part is of the properties of all.
+        is_counted = len(applied) > 1 and any(_COUNTS & known.keys() for known in applied)
+        return is_counted or any(map(_needs_cases, applied))
 
     def _in_place(self, part: Any, seen: set[int]) -> Iterator[Schema]:
         """Yield the part and everything that applies to the same value."""
@@ -150,11 +160,7 @@ class _Rewriter:
 
 def _needs_cases(part: Schema) -> bool:
     is_merged = "allOf" in part and _has_patterns(part)
-    return bool(HARD & part.keys()) or is_merged or _counts(part)
-
-
-def _counts(part: Schema) -> bool:
-    return isinstance(part.get("minProperties", 0), int) and optional_names(part) is not None
+    return bool(HARD & part.keys()) or is_merged or needs_count(part)
 
 
 def _has_patterns(part: Schema) -> bool:
@@ -165,7 +171,7 @@ def _has_patterns(part: Schema) -> bool:
 
 def _has_counts(schema: Any) -> bool:
     keys = _keys(schema)
-    return "minProperties" in keys or {"allOf", "patternProperties", "additionalProperties"} <= keys
+    return bool(_COUNTS & keys) or {"allOf", "patternProperties", "additionalProperties"} <= keys
 
 
 def _assertions(part: Schema) -> set[str]:
