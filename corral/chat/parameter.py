@@ -6,6 +6,7 @@ Schemas come from clients. Invalid parts are ignored here; the engine refuses wh
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from corral.grammar.schema import resolve
 _SHARED = ("x-guidance", "$defs", "definitions")  # keywords of the root that its parts depend on
 _MAX_NESTED = 4  # levels of nested alternatives
 _MAX_FORMS = 64  # to which counts of arguments are written out
+_UNBOUNDED = 0, math.inf
 _COMBINING = ("allOf", "anyOf", "oneOf")
 _TEXT_RULES = {"pattern", "format", "minLength", "maxLength", "anyOf", "oneOf", "allOf", "not"}
 _TYPES = {
@@ -53,12 +55,13 @@ def rule_of_whole(tool: Tool) -> str:
     """Return a keyword about several arguments that no form of the function expresses; empty without one."""
     for form in forms_of(tool):
         part = form.parameters
-        required, declared = set(part.get("required", ())), part.get("properties", {}).keys()
-        if not required <= declared:
+        required, declared = _as_list(part.get("required", [])), list(_declared(part))
+        least, most = _bounds(part)
+        if not all(name in declared for name in required):
             return "required"
-        if part.get("minProperties", 0) > len(required):
+        if least > len(required):
             return "minProperties"
-        if part.get("maxProperties", len(declared)) < len(declared):
+        if most < len(declared):
             return "maxProperties"
         if combined := next((keyword for keyword in _COMBINING if keyword in part), ""):
             return combined
@@ -106,25 +109,39 @@ def _flatten(part: dict[str, Any], root: dict[str, Any], n_left: int) -> list[di
 
 def _count(part: dict[str, Any]) -> list[dict[str, Any]]:
     """Write out that one more argument than the required ones must be there, or at most one more."""
-    properties, required = part.get("properties"), _as_list(part.get("required", []))
-    least, most = part.get("minProperties", 0), part.get("maxProperties")
-    if not isinstance(properties, dict) or (least == 0 and most is None):
-        return [part]
+    properties, required = _declared(part), _as_list(part.get("required", []))
+    least, most = _bounds(part)
     optional = [name for name, schema in properties.items() if name not in required and schema is not False]
     one_more = len(required) + 1
-    if least > one_more or most not in (None, one_more) or not 0 < len(optional) <= _MAX_FORMS:
+    if (least, most) == _UNBOUNDED or least > one_more or most not in (math.inf, one_more):
+        return [part]
+    if not 0 < len(optional) <= _MAX_FORMS:
         return [part]
     rest = {k: v for k, v in part.items() if k not in ("minProperties", "maxProperties")}
-    if most is None and least < one_more:
+    if most == math.inf and least < one_more:
         return [rest]
     return [
         {
             **rest,
-            "properties": properties if most is None else _some(properties, [*required, name]),
+            "properties": properties if most == math.inf else _some(properties, [*required, name]),
             "required": [*required, name] if least == one_more else required,
         }
         for name in optional
     ]
+
+
+def _declared(part: dict[str, Any]) -> dict[str, Any]:
+    properties = part.get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def _bounds(part: dict[str, Any]) -> tuple[float, float]:
+    """Return how many properties an object may have."""
+    found = (part.get("minProperties"), part.get("maxProperties"))
+    least, most = (
+        n if isinstance(n, int | float) else none for n, none in zip(found, _UNBOUNDED, strict=True)
+    )
+    return least, most
 
 
 def _some(properties: dict[str, Any], names: list[Any]) -> dict[str, Any]:

@@ -82,6 +82,8 @@ def flatten_root(schema: Any) -> Any:
     if not isinstance(schema, dict) or not _COMBINING & schema.keys():
         return schema
     root = {k: v for k, v in schema.items() if k != "x-guidance"}
+    if not _can_check(root):
+        return schema  # the engine refuses it
     try:
         flat = bare(rewrite_root(root))
         flat = dict(rewrite(flat, lambda part: repair(part, flat)))

@@ -86,3 +86,25 @@ def test_rules_about_several_arguments_become_forms(rules, forms):
 )
 def test_a_rule_that_no_form_expresses_is_named(schema, keyword):
     assert rule_of_whole(tool(schema)) == keyword
+
+
+KEYWORDS = (
+    "minProperties",
+    "maxProperties",
+    "required",
+    "properties",
+    "anyOf",
+    "allOf",
+    "oneOf",
+    "$ref",
+    "type",
+)
+
+
+@pytest.mark.parametrize("keyword", KEYWORDS)
+@pytest.mark.parametrize("value", [None, "x", 1.5, [], {}, [1], {"a": 1}, [None], [[]], 10**30], ids=repr)
+def test_what_is_malformed_is_left_to_the_engine(keyword, value):
+    schema = {"type": "object", "properties": {"a": {}, "b": {}}, keyword: value}
+    function = Tool("f", flatten_root(schema), {})
+    rule_of_whole(function)
+    assert forms_of(function)[0].parameters.get(keyword) == value
