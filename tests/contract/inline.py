@@ -222,8 +222,8 @@ class Server:
         if not is_watched:
             self.app.state.monitor.close()  # this client waits for the end of an answer, and that has none
         middleware = RecordMiddleware(self.app, self.app.state.observers)
-        transport = httpx.ASGITransport(middleware, raise_app_exceptions=False)
-        self.http = httpx.AsyncClient(transport=transport, base_url="http://corral")
+        self.transport = httpx.ASGITransport(middleware, raise_app_exceptions=False)
+        self.http = httpx.AsyncClient(transport=self.transport, base_url="http://corral")
 
     async def complete(self, **body) -> dict:
         response = await self.http.post("/completion", json=body)
