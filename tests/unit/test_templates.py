@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import pytest
 
@@ -13,7 +14,11 @@ from corral.core.errors import CorralError
 from corral.media.collect import PlainCollector, mark_messages
 from tests.tools.family import CONVERSATIONS, FAMILIES, load
 
-DIALOGUES = {name: ChatFormat(ChatTemplate(load(name), "<s>", "</s>")) for name in FAMILIES}
+
+@cache
+def chat_format(name: str) -> ChatFormat:
+    return ChatFormat(ChatTemplate(load(name), "<s>", "</s>"))
+
 
 # Formats that a family's template must be told by.
 FORMATS = {
@@ -55,7 +60,7 @@ def words_of(chat: Chat) -> list[str]:
 def test_every_family_takes_every_conversation(family):
     for conversation in CONVERSATIONS:
         chat = chat_of(conversation)
-        prompt = DIALOGUES[family].render(chat).text
+        prompt = chat_format(family).render(chat).text
         plain = prompt.replace('\\"', '"').replace("\\\\", "\\")
         for word in words_of(chat):
             said = word in prompt or word in plain or json.dumps(word)[1:-1] in prompt
@@ -64,11 +69,11 @@ def test_every_family_takes_every_conversation(family):
 
 @pytest.mark.parametrize(("family", "format"), FORMATS.items())
 def test_a_family_is_told_by_its_template(family, format):
-    assert DIALOGUES[family].format.name == format
+    assert chat_format(family).format.name == format
 
 
 def test_a_template_without_tools_hears_of_them_in_its_system_message():
-    prompt = DIALOGUES["smollm2"].render(chat_of("tools")).text
+    prompt = chat_format("smollm2").render(chat_of("tools")).text
     assert "get_weather" in prompt
     assert "tool_calls" in prompt
 
