@@ -11,13 +11,14 @@ from corral.cli.options.option import PREFIX, Option
 
 
 def read_environment(environ: Mapping[str, str]) -> list[Given]:
-    given = (_find(option, environ) for option in OPTIONS)
+    named = {_BY_NAME[name].long_name for name in environ if name in _BY_NAME}
+    given = (_find(option, environ) for option in OPTIONS if option.long_name in named)
     return [value for value in given if value is not None]
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Warn about each variable that has the prefix of options but sets none."""
-    unknown = sorted(name for name in environ if name.startswith(PREFIX) and name not in _KNOWN)
+    unknown = sorted(name for name in environ if name.startswith(PREFIX) and name not in _BY_NAME)
     return [f"{name} is ignored: unknown option{_hint(name)}" for name in unknown]
 
 
@@ -49,5 +50,5 @@ def _read(option: Option, name: str, text: str) -> Given | None:
     return give(option, option.split(text), Source.ENVIRONMENT, name)
 
 
-_KNOWN = [name for option in OPTIONS for name in (*option.variables, *_opposites(option))]
-_BY_ENDING = {name.removeprefix(PREFIX): name for name in _KNOWN}
+_BY_NAME = {name: option for option in OPTIONS for name in (*option.variables, *_opposites(option))}
+_BY_ENDING = {name.removeprefix(PREFIX): name for name in _BY_NAME}

@@ -27,7 +27,7 @@ def render_config(configuration: Configuration) -> str:
         shown = [
             _line(option, given)
             for option in group.options
-            if option in SETTINGS and (given := _own(option, configuration)) is not None
+            if option.target in _MAIN and (given := _own(option, configuration)) is not None
         ]
         lines += ["", f"# {group.title}", *shown] if shown else []
     return "\n".join(lines) + "\n"

@@ -399,6 +399,7 @@ _OLLAMA_TYPES = {
     "Tool.Function.Parameters.Property": Fields("type items description enum"),
 }
 _OLLAMA_TOOL: dict[str, Any] = {"type": "function", "function": {"name": "go", "parameters": _SCHEMA}}
+_OLLAMA_SHORT = {"num_predict": 2}
 _OLLAMA_VALUES: dict[str, Any] = {
     "stream": False,
     "keep_alive": "5m",
@@ -413,7 +414,8 @@ _OLLAMA_VALUES: dict[str, Any] = {
     "Tool.Function.Parameters.$defs": {},
     "Tool.Function.Parameters.items": {},
     "Tool.Function.Parameters.Property.items": {},
-    "options": {},
+    "options": _OLLAMA_SHORT,
+    "Options": _OLLAMA_SHORT,
     "tools": [_OLLAMA_TOOL],
 }
 OLLAMA_CHAT = Route(
@@ -425,7 +427,7 @@ OLLAMA_CHAT = Route(
             "model stream options format keep_alive messages tools think logprobs top_logprobs"
         ),
     },
-    base={"messages": [_USER], "stream": False},
+    base={"messages": [_USER], "stream": False, "options": _OLLAMA_SHORT},
     values=_OLLAMA_VALUES,
     parents={"Image": "none"},  # on the wire it is a text
 )
@@ -439,7 +441,7 @@ OLLAMA_GENERATE = Route(
             named="suffix template context width height steps",
         ),
     },
-    base={"prompt": "hello", "stream": False},
+    base={"prompt": "hello", "stream": False, "options": _OLLAMA_SHORT},
     values=_OLLAMA_VALUES,
     parents={"Image": "none"},
 )

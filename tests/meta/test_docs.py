@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.meta.statement import statements
 from tools.reference import FOLDER, pages
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ def test_files_and_functions_stay_small():
     for path in SOURCES:
         text = path.read_text()
         assert len(text.splitlines()) <= 400, path
-        for node in ast.walk(ast.parse(text)):
+        for node in statements(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from corral.core.draw import NO_TOKEN, Redraw
-from corral.core.params import Constraint, GenerationParams, SamplingParams
+from corral.core.params import Constraint, GenerationParams, SamplingParams, SchemaCheck
 from corral.core.task import Task
 from corral.grammar.json_schema import plan_schema
 from tests.tools.keyed import uniform
@@ -48,6 +50,11 @@ def fits(text: str) -> bool:
     return True
 
 
+@cache
+def allowed_after(text: str) -> list[int]:
+    return [token for token in range(1, len(PIECES) + 1) if fits(text + PIECES[token - 1])]
+
+
 class ListSampler:
     """Draws from the logits and the seed among what the grammar allows."""
 
@@ -64,8 +71,7 @@ class ListSampler:
         return b"".join(map(self._vocab.piece, self._tokens)).decode()
 
     def _allowed(self) -> list[int]:
-        text = self._text
-        return [token for token in range(1, len(PIECES) + 1) if fits(text + PIECES[token - 1])]
+        return allowed_after(self._text)
 
     def sample(self, logits: np.ndarray, index: int, redraw: Redraw | None = None) -> tuple[int, None]:
         assert index == len(self._tokens), "a token was not taken back"
@@ -127,9 +133,8 @@ UNIQUE = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
 
 def checked_task(id: int, schema: Any = None, seed: int = 0, **params: Any) -> Task:
     """A task whose answer is a list of strings that follows a schema."""
-    plan = plan_schema(UNIQUE if schema is None else schema, "json_schema", "compact")
-    assert plan.check is not None
-    constraint = Constraint(kind="lark", text="a list", field="json_schema", checks=(plan.check,))
+    check = _check_of(json.dumps(UNIQUE if schema is None else schema))
+    constraint = Constraint(kind="lark", text="a list", field="json_schema", checks=(check,))
     resume = params.pop("resume", [])
     sampling = SamplingParams(seed=seed)
     return Task(
@@ -138,6 +143,13 @@ def checked_task(id: int, schema: Any = None, seed: int = 0, **params: Any) -> T
         params=GenerationParams(sampling=sampling, constraint=constraint, **params),
         resume=resume,
     )
+
+
+@cache
+def _check_of(schema: str) -> SchemaCheck:
+    plan = plan_schema(json.loads(schema), "json_schema", "compact")
+    assert plan.check is not None
+    return plan.check
 
 
 class Guesser:

@@ -16,7 +16,6 @@ import pytest
 from bench.client import complete_until, get
 from bench.competitor import Competitor, parse_competitor
 from bench.equality import common_share
-from bench.plot import pictures
 from bench.process import Server
 from bench.run import SECTIONS, parse_arguments, plan
 from bench.section import Row, Section, repeat
@@ -238,7 +237,14 @@ REPORT: dict[str, Any] = {
 }
 
 
-def test_pictures_say_what_was_measured():
+@pytest.fixture
+def pictures():
+    from bench.plot import pictures  # a second, in which only who needs them waits
+
+    return pictures
+
+
+def test_pictures_say_what_was_measured(pictures):
     drawn = pictures(REPORT)
     assert set(drawn) == {"streams", "ratios", "gaps"}
     texts = {name: _texts(picture) for name, picture in drawn.items()}
@@ -247,11 +253,11 @@ def test_pictures_say_what_was_measured():
     assert {"Corral", "cpp", "10 s"} <= texts["gaps"]
 
 
-def test_the_same_numbers_make_the_same_picture():
+def test_the_same_numbers_make_the_same_picture(pictures):
     assert pictures(REPORT) == pictures(json.loads(json.dumps(REPORT)))
 
 
-def test_only_what_was_measured_is_drawn():
+def test_only_what_was_measured_is_drawn(pictures):
     assert pictures({}) == {}
     assert set(pictures({"streams": REPORT["streams"], "start": {}})) == {"streams"}
 

@@ -37,7 +37,7 @@ def serve(queue: FairQueue, n_slots: int, seconds: float, until: float) -> dict[
     now, busy, had = 0.0, [], {}
     while now < until:
         queue.tick(now)
-        for one in list(queue)[: n_slots - len(busy)]:
+        for one in list(itertools.islice(queue, n_slots - len(busy))):
             queue.start(one)
             busy.append((now + seconds, one))
         end, one = min(busy, key=lambda pair: pair[0])

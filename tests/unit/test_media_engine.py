@@ -841,14 +841,14 @@ def _pictures_in(tokens: list[int]) -> list[tuple[int, ...]]:
 )
 def test_a_context_shift_keeps_pictures_whole(make, n_keep, parts):
     lab = make(FakeBackend(n_ctx=80), context_shift=True)
-    lab.engine.handle(pictured(0, *parts, n_predict=300, n_keep=n_keep))
+    lab.engine.handle(pictured(0, *parts, n_predict=150, n_keep=n_keep))
     while lab.engine.has_work:
         lab.sleep()
         lab.step()
         tokens = lab.backend.sequences[0]
         assert whole(tokens) or not lab.tokens(0)
         assert len(tokens) <= 80
-    assert len(lab.tokens(0)) == 300
+    assert len(lab.tokens(0)) == 150
     assert lab.done(0).truncated
 
 

@@ -12,6 +12,7 @@ from corral.core.media_item import MediaKind
 from corral.media.data_uri import parse_data_uri
 from corral.media.inline import InlineImage, split_inline
 from corral.media.sample import BadMedia
+from tests.tools.examples import is_quick
 from tests.tools.growth import FACTOR, is_linear
 
 GIF = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACH5BAEAAAAALAAAAAABAAEAAAICRAEAOw=="
@@ -228,7 +229,8 @@ def test_time_is_linear(unit, before, after):
     def split(n_chars):
         return split_inline(before + unit * (n_chars // len(unit)) + after)
 
-    assert is_linear(lambda: split(4_000), lambda: split(4_000 * FACTOR))
+    n_chars = 1_000 if is_quick() else 4_000
+    assert is_linear(lambda: split(n_chars), lambda: split(n_chars * FACTOR))
 
 
 @pytest.mark.parametrize("unit", ["![", "![](data:", "<img ", "<img src="])

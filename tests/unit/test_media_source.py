@@ -147,10 +147,15 @@ NUMBERS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def remote():
+    return RemoteMedia()  # reads the certificates of the system
+
+
 @pytest.mark.parametrize("host", NUMBERS)
-async def test_an_address_is_known_however_it_is_spelled(host):
+async def test_an_address_is_known_however_it_is_spelled(remote, host):
     with pytest.raises(BadMedia, match="not public"):
-        await RemoteMedia().fetch(f"http://{host}/a.png")
+        await remote.fetch(f"http://{host}/a.png")
 
 
 INVALID = [
@@ -211,19 +216,19 @@ def no_resolver(monkeypatch):
 @pytest.mark.usefixtures("no_resolver")
 class TestUrls:
     @pytest.mark.parametrize("url", INVALID)
-    async def test_what_is_no_url_is_not_resolved(self, url):
+    async def test_what_is_no_url_is_not_resolved(self, remote, url):
         with pytest.raises(BadMedia, match="URL"):
-            await RemoteMedia().fetch(url)
+            await remote.fetch(url)
 
     @pytest.mark.parametrize("url", WITH_CREDENTIALS)
-    async def test_credentials_are_refused(self, url):
+    async def test_credentials_are_refused(self, remote, url):
         with pytest.raises(BadMedia, match="password"):
-            await RemoteMedia().fetch(url)
+            await remote.fetch(url)
 
     @pytest.mark.parametrize("url", ["ftp://a/", "file:///etc/passwd", "//a/", "a.png", "", "gopher://a/"])
-    async def test_other_schemes_are_refused(self, url):
+    async def test_other_schemes_are_refused(self, remote, url):
         with pytest.raises(BadMedia, match=r"http.*https"):
-            await RemoteMedia().fetch(url)
+            await remote.fetch(url)
 
 
 @pytest.fixture
@@ -524,8 +529,8 @@ async def test_data_is_decoded_here_and_if_it_is_long_in_a_thread(monkeypatch, n
     assert (threads == [threading.main_thread()]) == (n_bytes == 10)
 
 
-async def test_the_real_places_together(directory):
-    source = MediaSource(RemoteMedia(), LocalMedia(str(directory)))
+async def test_the_real_places_together(remote, directory):
+    source = MediaSource(remote, LocalMedia(str(directory)))
     assert await source.load("file:a.png", MediaKind.IMAGE) == b"a picture"
     with pytest.raises(BadMedia, match="not public"):
         await source.load("http://127.0.0.1:1/", MediaKind.IMAGE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -14,7 +15,11 @@ from corral.core.errors import CorralError
 from corral.media.collect import PlainCollector, mark_messages
 from tests.tools.family import CONVERSATIONS, FAMILIES, load
 
-DIALOGUES = {name: ChatFormat(ChatTemplate(load(name), "<s>", "</s>")) for name in FAMILIES}
+
+@cache
+def chat_format(name: str) -> ChatFormat:
+    return ChatFormat(ChatTemplate(load(name), "<s>", "</s>"))
+
 
 # Formats that a family's template must be told by.
 FORMATS = {
@@ -56,7 +61,7 @@ def words_of(chat: Chat) -> list[str]:
 def test_every_family_takes_every_conversation(family):
     for conversation in CONVERSATIONS:
         chat = chat_of(conversation)
-        prompt = DIALOGUES[family].render(chat).text
+        prompt = chat_format(family).render(chat).text
         plain = prompt.replace('\\"', '"').replace("\\\\", "\\")
         for word in words_of(chat):
             said = word in prompt or word in plain or json.dumps(word)[1:-1] in prompt
@@ -86,7 +91,7 @@ def test_every_family_takes_functions_with_little_said_about_their_arguments(fam
         function = {"name": name, **({} if parameters is None else {"parameters": parameters})}
         use = parse_tools([{"type": "function", "function": function}], None, parallel=True)
         chat = Chat(parse_messages([{"role": "user", "content": "Hello"}]), use)
-        assert name in DIALOGUES[family].render(chat).text
+        assert name in chat_format(family).render(chat).text
 
 
 def test_a_template_that_needs_types_gets_them():
@@ -109,11 +114,11 @@ def test_a_template_that_needs_types_gets_them():
 
 @pytest.mark.parametrize(("family", "format"), FORMATS.items())
 def test_a_family_is_told_by_its_template(family, format):
-    assert DIALOGUES[family].format.name == format
+    assert chat_format(family).format.name == format
 
 
 def test_a_template_without_tools_hears_of_them_in_its_system_message():
-    prompt = DIALOGUES["smollm2"].render(chat_of("tools")).text
+    prompt = chat_format("smollm2").render(chat_of("tools")).text
     assert "get_weather" in prompt
     assert "tool_calls" in prompt
 

@@ -26,12 +26,13 @@ class WideBackend(FakeBackend):
     """Its samplers choose among the first few tokens, and it knows which pairs may be in a batch."""
 
     def _evaluate(self, chunk):
-        sequence = self.sequences[chunk.seq]
-        rows = []
-        for token in chunk.tokens.tolist():
+        sequence, rows, tokens = self.sequences[chunk.seq], [], chunk.tokens.tolist()
+        n_silent = len(tokens) - chunk.logits
+        sequence += tokens[:n_silent]
+        for token in tokens[n_silent:]:
             sequence.append(token)
             rows.append(wide(sequence, self.lora))
-        return rows[len(rows) - chunk.logits :]
+        return rows
 
     def open_sampler(self, params, prompt, grammar=None):
         self.samplers.append(WideSampler(params, grammar))
