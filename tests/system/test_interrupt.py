@@ -61,13 +61,14 @@ class Terminal:
 
 @pytest.mark.parametrize("command", ["serve", "re-encode", "tune", "compare", "download"])
 def test_the_cursor_is_back(command, tmp_path, half_url, tiny):
-    """With work that is not done before the key is pressed: the default model, a long text, half a file."""
+    """With work that is not done before the key is pressed: the default model, all that is timed, a long
+    text, half a file."""
     text = tmp_path / "text.txt"
     text.write_text(sample_text() * 100, encoding="utf-8")
     cases: dict[str, tuple[list[object], bytes, int]] = {
         "serve": (["-c", 2048, "--port", 0], b"warming up", 0),
         "re-encode": (["-c", 2048, "--port", 0, "--transcode", "Q8_0"], b"re-encoding the weights", 0),
-        "tune": (["tune"], b"timing", INTERRUPTED),
+        "tune": (["tune", "-m", tiny], b"timing", INTERRUPTED),
         "compare": (["compare", tiny, tiny, "--text", text], b"comparing", INTERRUPTED),
         "download": (["--port", 0, "--model-url", half_url], b"downloading", 0),
     }
