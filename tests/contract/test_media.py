@@ -629,7 +629,7 @@ async def test_errors_say_which_id(server):
         ({"type": "input_audio", "input_audio": {"data": 5}}, ".input_audio.data"),
         ({"type": "media"}, ""),
         ({"type": "media", "text": "<__media__>"}, ""),
-        ({"type": "image"}, ""),
+        ({"type": "image"}, ".type"),
         ({"type": ["image_url"]}, ""),
         (5, ""),
         (None, ""),
