@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from corral.chat.tool import Tool
-from corral.grammar.schema import resolve
+from corral.grammar.schema import COMBINING, resolve
 
 _SHARED = ("x-guidance", "$defs", "definitions")  # keywords of the root that its parts depend on
 _MAX_NESTED = 4  # levels of nested alternatives
 _MAX_FORMS = 64  # to which counts of arguments are written out
 _UNBOUNDED = 0, math.inf
-_COMBINING = ("allOf", "anyOf", "oneOf")
 _TEXT_RULES = {"pattern", "format", "minLength", "maxLength", "anyOf", "oneOf", "allOf", "not"}
 _TYPES = {
     str: {"string"},
@@ -63,7 +62,7 @@ def rule_of_whole(tool: Tool) -> str:
             return "minProperties"
         if most < len(declared):
             return "maxProperties"
-        if combined := next((keyword for keyword in _COMBINING if keyword in part), ""):
+        if combined := next((keyword for keyword in COMBINING if keyword in part), ""):
             return combined
     return ""
 

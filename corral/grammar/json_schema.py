@@ -13,7 +13,7 @@ from corral.grammar.rewrite import NotExact, bare, read_draft, rewrite_root, rew
 from corral.grammar.rewrite.format import say_format
 from corral.grammar.rewrite.look import drop_irregular
 from corral.grammar.rewrite.widen import WHOLE, Place
-from corral.grammar.schema import all_parts, rewrite
+from corral.grammar.schema import COMBINING, all_parts, rewrite
 from corral.grammar.schema_rule import control_characters, is_open, objections, repair
 from corral.grammar.schema_shape import check_shape
 from corral.grammar.schema_type import add_types
@@ -34,7 +34,6 @@ _NAMING = {"properties", "patternProperties"}
 _ABOUT_OBJECTS = {"properties", "required", "patternProperties", "additionalProperties"}
 _CONDITIONS = {"if", "then", "else", "not", "dependentSchemas", "dependentRequired"}
 _PLAIN = {"properties", "required", "type", "x-at", "title", "description", "$comment"}
-_COMBINING = {"allOf", "anyOf", "oneOf"}
 _UNKNOWN = "\0"  # a name that no schema declares
 _KEEPS_OPEN = {
     "additionalProperties",
@@ -79,7 +78,7 @@ def plan_schema(schema: Any, field: str, whitespace: JsonWhitespace) -> SchemaPl
 
 def flatten_root(schema: Any) -> Any:
     """Return a prepared schema whose root combines nothing but alternatives, if that is possible."""
-    if not isinstance(schema, dict) or not _COMBINING & schema.keys():
+    if not isinstance(schema, dict) or not schema.keys() & COMBINING:
         return schema
     root = {k: v for k, v in schema.items() if k != "x-guidance"}
     if not _can_check(root):

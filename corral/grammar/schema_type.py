@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from corral.grammar.schema import all_parts, resolve
+from corral.grammar.schema import COMBINING, all_parts, resolve
 
 Schema = dict[str, Any]
 
@@ -147,7 +147,7 @@ class _Typing:
     def _look_into(self, branch: Schema) -> tuple[bool, set[str]]:
         """Return whether a branch names types, and the types that its keywords belong to."""
         if id(branch) not in self._looked:
-            parts = list(self._closure(branch, ("allOf", "anyOf", "oneOf")))
+            parts = list(self._closure(branch, COMBINING))
             names_types = any(map(self._names_types, parts))
             self._looked[id(branch)] = names_types, set().union(*map(_types_of, parts))
         return self._looked[id(branch)]

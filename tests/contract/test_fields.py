@@ -196,7 +196,7 @@ async def test_every_place_takes_only_what_belongs_there(path, tmp_path):
             is_named = status != 400 or is_same or names_field(answer["error"], field, value)
             if not (is_right and is_named):
                 wrong.append(f"{place.name} = {value!r}: {status} {str(answer)[:300]}")
-        if field == "system_prompt":  # stays, whoever asks next
+        if field == "system_prompt":  # applies to later requests, too
             await ask(server, "/completion", {"system_prompt": ""})
         after = await ask(server, path, plain)
         if (after[0], timeless(after[1])) != (before[0], timeless(before[1])):

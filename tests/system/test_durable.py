@@ -56,7 +56,7 @@ async def test_streams_continue_after_the_network_was_lost(options, has_journal)
         with CutProxy(int(reborn.url.rpartition(":")[2])) as proxy:
             behind = Behind(proxy)
             disturbed = await run(behind, ASKED, 500, [(10, behind.cut), (50, behind.cut)])
-            assert proxy.n_cut >= 2  # others may have ended
+            assert proxy.n_cut >= 2  # the other streams may have ended
         for first, second in zip(undisturbed, disturbed, strict=True):
             assert by_choice(first.events) == by_choice(second.events)
         await check_bytes(reborn, disturbed)

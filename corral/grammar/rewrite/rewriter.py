@@ -18,7 +18,7 @@ from corral.grammar.rewrite.part import AT, MERGED, SILENT, NotExact, Schema, ba
 from corral.grammar.rewrite.property_count import needs_count
 from corral.grammar.rewrite.reference import localize
 from corral.grammar.rewrite.widen import Place, widen
-from corral.grammar.schema import resolve
+from corral.grammar.schema import COMBINING, resolve
 
 MAX_PARTS = 20_000
 MAX_DEPTH = 64
@@ -36,7 +36,6 @@ _OF_DRAFTS = frozenset(
         *("$schema", "dependencies", "then", "else", "minContains", "maxContains"),
     ]
 )
-_IN_PLACE = ("allOf", "anyOf", "oneOf")
 _COUNTS = frozenset(["minProperties", "maxProperties"])
 _NOTHING: Schema = {"enum": []}  # known to llguidance as unsatisfiable
 
@@ -150,7 +149,7 @@ class _Rewriter:
             return
         seen.add(id(part))
         yield part
-        for keyword in _IN_PLACE:
+        for keyword in COMBINING:
             for child in part.get(keyword, []):
                 yield from self._in_place(child, seen)
         if "$ref" in part:
@@ -185,7 +184,7 @@ def _map_parts(part: Any, change: Callable[[Any], Any]) -> Any:
     for keyword in ("$defs", "definitions", "properties", "patternProperties"):
         if isinstance(part.get(keyword), dict):
             found[keyword] = {name: change(child) for name, child in part[keyword].items()}
-    for keyword in (*_IN_PLACE, "prefixItems"):
+    for keyword in (*COMBINING, "prefixItems"):
         if isinstance(part.get(keyword), list):
             found[keyword] = [change(child) for child in part[keyword]]
     for keyword in ("items", "additionalProperties"):

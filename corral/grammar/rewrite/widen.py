@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from corral.grammar.rewrite.part import AT, NotExact, Schema
-from corral.grammar.schema import resolve
+from corral.grammar.schema import COMBINING, resolve
 
 Place = tuple[str, str]  # the pointer of a part, and its keyword that is left out
 
@@ -75,8 +75,7 @@ class _Widener:
         if not isinstance(part, dict) or depth > _MAX_DEPTH:
             return part
         widened = {
-            k: [self.widen(child, depth + 1) for child in v] if k in ("allOf", "anyOf", "oneOf") else v
-            for k, v in part.items()
+            k: [self.widen(child, depth + 1) for child in v] if k in COMBINING else v for k, v in part.items()
         }
         for keyword in sorted(self._choose(part)):
             # Validators do not agree about formats: no value is right for all of them.
