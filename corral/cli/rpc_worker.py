@@ -50,20 +50,25 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
 def _keep_running(command: Sequence[str]) -> int:
     """Run a process until a signal comes. Raises CorralError if it ends by itself, with what it says."""
     signal.signal(signal.SIGTERM, _interrupt)
-    while True:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        try:
-            _, said = process.communicate()
-        except KeyboardInterrupt:
-            return 0
-        finally:
-            process.kill()
-            process.wait()
-        if process.returncode > 0:
-            raise CorralError(said.strip().rpartition("\n")[2] or f"it ended with {process.returncode}")
-        name = signal.Signals(-process.returncode).name if process.returncode else "no reason"
-        sys.stderr.write(f"the RPC server ended with {name}; it is started again\n")
-        time.sleep(_PAUSE_S)
+    try:
+        while True:
+            _run(command)
+            time.sleep(_PAUSE_S)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _run(command: Sequence[str]) -> None:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        _, said = process.communicate()
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode > 0:
+        raise CorralError(said.strip().rpartition("\n")[2] or f"it ended with {process.returncode}")
+    name = signal.Signals(-process.returncode).name if process.returncode else "no reason"
+    sys.stderr.write(f"the RPC server ended with {name}; it is started again\n")
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -54,6 +54,14 @@ async def test_streams_continue_when_a_worker_is_lost(worker, port, tiny):
         wait_until(lambda: server.get("/health").status_code == 200)
 
 
+def test_a_signal_before_it_is_started_again_ends_it(worker):
+    (child,) = psutil.Process(worker.pid).children()
+    child.kill()
+    assert any("it is started again" in line for line in worker.stderr)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(START_S) == 0
+
+
 def test_what_cannot_be_offered_is_refused(port):
     for options, said in (
         (["--device", "CUDA77"], "CUDA77"),
