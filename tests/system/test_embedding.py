@@ -104,7 +104,8 @@ def minilm(minilm_path):
 
 @pytest.fixture(scope="module")
 def client(minilm):
-    return openai.OpenAI(base_url=f"{minilm.url}/v1", api_key="none", max_retries=0)
+    with openai.OpenAI(base_url=f"{minilm.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,8 @@ TIME: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def client(corral):
-    return openai.OpenAI(base_url=f"{corral.url}/v1", api_key="none", max_retries=0)
+    with openai.OpenAI(base_url=f"{corral.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 class Address(pydantic.BaseModel):

@@ -11,6 +11,7 @@ import openai
 import pydantic
 import pytest
 
+from tests.system.batch import client_of
 from tests.system.process import CorralProcess
 from tests.tools.wait import wait_until
 
@@ -48,7 +49,7 @@ def server(tiny, folder):
 
 @pytest.fixture(scope="module")
 def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+    with client_of(server) as client:
         yield client
 
 
@@ -104,15 +105,13 @@ def test_a_response_in_the_background_can_be_left_followed_and_cancelled(client)
 
 def test_a_response_in_the_background_does_not_hold_up_the_end_of_a_server(tiny, tmp_path):
     options = ("-m", tiny, "-c", 4096, "-np", 1, "-t", 1, "--context-shift", "--responses", tmp_path)
-    with CorralProcess(*options) as server:
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    with CorralProcess(*options) as server, client_of(server) as client:
         ask: dict[str, Any] = {**ASK, "max_output_tokens": 100_000, "background": True}
         id = client.responses.create(**ask, extra_body={"ignore_eos": True}).id
         wait_until(lambda: client.responses.retrieve(id).status == "in_progress")
         os.kill(server.process.pid, signal.SIGTERM)
         assert server.process.wait() == 0
-    with CorralProcess(*options) as server:
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    with CorralProcess(*options) as server, client_of(server) as client:
         assert client.responses.retrieve(id).status == "failed"
 
 
@@ -146,8 +145,10 @@ def test_what_is_kept_survives_a_crash(tiny, folder, client, server):
     wait_until(lambda: len(list(folder.rglob(f"{conversation.id}.json"))))
     wait_until(lambda: len(list(folder.rglob(f"{response.id}.json"))))
     os.kill(server.process.pid, signal.SIGKILL)
-    with CorralProcess("-m", tiny, "-c", 4096, "-np", 2, "-t", 1, "--responses", folder) as other:
-        client = openai.OpenAI(base_url=f"{other.url}/v1", api_key="none", max_retries=0)
+    with (
+        CorralProcess("-m", tiny, "-c", 4096, "-np", 2, "-t", 1, "--responses", folder) as other,
+        client_of(other) as client,
+    ):
         assert client.responses.retrieve(response.id) == response
         more = client.responses.create(**{**ASK, "input": "more"}, previous_response_id=response.id)
         assert more.usage.input_tokens > response.usage.input_tokens

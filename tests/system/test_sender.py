@@ -215,9 +215,8 @@ class TestSlowSenders:
                 writer.write(GET)
                 await asyncio.wait_for(reader.readuntil(b"\r\n\r\n0"), GENEROUS_S)
             dribbling = asyncio.create_task(dribble(writer, start, b"x" if start.strip() else start))
-            error = read_error(await asyncio.wait_for(reader.read(), GENEROUS_S), 408)
+            error = read_error(await read_answer(reader, dribbling), 408)
             assert "too slowly" in error["message"]
-            dribbling.cancel()
             writer.close()
 
     async def test_a_connection_that_says_nothing(self):
@@ -248,9 +247,8 @@ class TestSlowSenders:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             sign = b"1\r\nx\r\n" if start == CHUNKED else b"x"
             dribbling = asyncio.create_task(dribble(writer, start, sign))
-            read_error(await asyncio.wait_for(reader.read(), GENEROUS_S), 408)
+            read_error(await read_answer(reader, dribbling), 408)
             await asyncio.wait_for(gone.wait(), GENEROUS_S)
-            dribbling.cancel()
             writer.close()
 
     async def test_a_body_that_is_slow_but_not_too_slow(self):
@@ -349,11 +347,12 @@ class TestSlowSenders:
         """A hundred that dribble, and one that asks as usual all the while."""
         limits = Limits(header_s=2, body_s=2)
         async with serving(echo, GENEROUS_S, limits=limits) as port:
-            pairs, dribbling = [], []
+            ends, writers = [], []
             for i in range(100):
-                pairs.append(await asyncio.open_connection("127.0.0.1", port))
-                dribbling.append(asyncio.create_task(dribble(pairs[i][1], (b"GET /", POST % SIZE)[i % 2])))
-            ends = [asyncio.create_task(reader.read()) for reader, _ in pairs]
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                dribbling = asyncio.create_task(dribble(writer, (b"GET /", POST % SIZE)[i % 2]))
+                ends.append(asyncio.create_task(read_answer(reader, dribbling)))
+                writers.append(writer)
             n_served = 0
             while not n_served or not all(end.done() for end in ends):
                 answer = await send_all(port, GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
@@ -361,9 +360,7 @@ class TestSlowSenders:
                 n_served += 1
             for end in ends:
                 read_error(end.result(), 408)
-            for task in dribbling:
-                task.cancel()
-            for _, writer in pairs:
+            for writer in writers:
                 writer.close()
 
 
@@ -373,3 +370,11 @@ async def dribble(writer: asyncio.StreamWriter, start: bytes, sign: bytes = b"x"
         while not writer.is_closing():
             await asyncio.sleep(0.02)
             writer.write(sign)
+
+
+async def read_answer(reader: asyncio.StreamReader, dribbling: asyncio.Task) -> bytes:
+    """What comes back until the connection ends. Writing ends where it begins: a write that fails would lose
+    what is not read yet."""
+    start = await asyncio.wait_for(reader.read(1), GENEROUS_S)
+    dribbling.cancel()
+    return start + await asyncio.wait_for(reader.read(), GENEROUS_S)

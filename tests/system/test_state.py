@@ -305,24 +305,24 @@ curl -s -X POST "http://localhost:8080/sessions/1?action=remove"
 
 
 def test_the_openai_package_pins_a_slot_and_reads_the_report(default):
-    client = openai.OpenAI(base_url=f"{default.server.url}/v1", api_key="none")
-    for slot in (0, 1):
-        default.server.post(f"/slots/{slot}?action=erase")
-    messages = [
-        {"role": "system", "content": "Dwarfs are your only subject."},
-        {"role": "user", "content": "Please name all seven of them, one after the other."},
-    ]
-    options: dict[str, Any] = {"model": "any", "messages": messages, "max_tokens": 4}
-    extra = {"id_slot": 0, "cache_report": True}
-    cold, warm = (client.chat.completions.create(**options, extra_body=extra) for _ in range(2))
-    assert cold.model_extra["cache_report"]["tier"] == "none"
-    report = warm.model_extra["cache_report"]
-    assert (report["tier"], report["id_slot"]) == ("live", 0)
-    assert report["n_cached"] == warm.usage.prompt_tokens_details.cached_tokens > 0
-    assert warm.choices[0].message.content == cold.choices[0].message.content
-    chunks = list(client.chat.completions.create(**options, extra_body=extra, stream=True))
-    (report,) = [c.model_extra["cache_report"] for c in chunks if "cache_report" in c.model_extra]
-    assert (report["tier"], report["id_slot"]) == ("live", 0)
+    with openai.OpenAI(base_url=f"{default.server.url}/v1", api_key="none") as client:
+        for slot in (0, 1):
+            default.server.post(f"/slots/{slot}?action=erase")
+        messages = [
+            {"role": "system", "content": "Dwarfs are your only subject."},
+            {"role": "user", "content": "Please name all seven of them, one after the other."},
+        ]
+        options: dict[str, Any] = {"model": "any", "messages": messages, "max_tokens": 4}
+        extra = {"id_slot": 0, "cache_report": True}
+        cold, warm = (client.chat.completions.create(**options, extra_body=extra) for _ in range(2))
+        assert cold.model_extra["cache_report"]["tier"] == "none"
+        report = warm.model_extra["cache_report"]
+        assert (report["tier"], report["id_slot"]) == ("live", 0)
+        assert report["n_cached"] == warm.usage.prompt_tokens_details.cached_tokens > 0
+        assert warm.choices[0].message.content == cold.choices[0].message.content
+        chunks = list(client.chat.completions.create(**options, extra_body=extra, stream=True))
+        (report,) = [c.model_extra["cache_report"] for c in chunks if "cache_report" in c.model_extra]
+        assert (report["tier"], report["id_slot"]) == ("live", 0)
 
 
 # Save, stop the server, start it again, restore, go on: the same tokens as without.

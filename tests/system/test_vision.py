@@ -98,19 +98,19 @@ def ask(client: openai.OpenAI, pixels, **options: Any):
 
 
 def test_the_openai_package_shows_images(llava):
-    client = openai.OpenAI(base_url=f"{llava.url}/v1", api_key="none")
-    red, blue, again = ask(client, RED), ask(client, BLUE), ask(client, RED)
-    texts = [answer.choices[0].message.content for answer in (red, blue, again)]
-    assert texts[0] == texts[2] != texts[1]
-    assert red.usage.prompt_tokens == blue.usage.prompt_tokens > N_IMAGE
-    chunks = list(ask(client, RED, stream=True))
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == texts[0]
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(
-            model="any", messages=[{"role": "user", "content": "![](data:image/png;base64,AAAA)"}]
-        )
-    assert caught.value.param == "messages[0].content"
-    assert "image 1: " in caught.value.message
+    with openai.OpenAI(base_url=f"{llava.url}/v1", api_key="none") as client:
+        red, blue, again = ask(client, RED), ask(client, BLUE), ask(client, RED)
+        texts = [answer.choices[0].message.content for answer in (red, blue, again)]
+        assert texts[0] == texts[2] != texts[1]
+        assert red.usage.prompt_tokens == blue.usage.prompt_tokens > N_IMAGE
+        chunks = list(ask(client, RED, stream=True))
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == texts[0]
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(
+                model="any", messages=[{"role": "user", "content": "![](data:image/png;base64,AAAA)"}]
+            )
+        assert caught.value.param == "messages[0].content"
+        assert "image 1: " in caught.value.message
 
 
 def test_curl_and_jq_send_image_data(llava, tmp_path):

@@ -31,6 +31,8 @@ class Site:
 
     async def __aexit__(self, *_):
         self._server.close()
+        for _pass in range(5):  # what was accepted last becomes a task that runs
+            await asyncio.sleep(0)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
