@@ -6,6 +6,7 @@ A long body is parsed and checked in a thread, a piece at a time, so that other 
 from __future__ import annotations
 
 import asyncio
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -72,6 +73,8 @@ async def _receive(request: Request, model: type[RequestT] | None = None) -> tup
         guard.feed(part)
         if model is not None and guard.has_many_fields:
             check_fields(model, _first_fields(body, guard), is_whole=False)
+    if body.startswith(BOM_UTF8):
+        body[: len(BOM_UTF8)] = b" " * len(BOM_UTF8)  # as in llama-server; positions stay
     guard.finish(is_long=len(body) >= SLICE_BYTES)
     if model is not None and guard.has_many_fields:
         check_fields(model, _first_fields(body, guard), is_whole=False)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import orjson
+from codecs import BOM_UTF8
 
+import orjson
+import pytest
+
+from corral.text.json_depth import SLICE_BYTES
 from tests.contract.inline import Server, post
 
 
@@ -32,3 +36,10 @@ async def test_a_body_is_refused_by_its_header_before_it_is_sent():
     for status, headers in ((413, {"Content-Length": str(2 << 20)}), (400, {"Content-Encoding": "gzip"})):
         response = await server.http.post("/completion", content=unsent(), headers=headers)
         assert response.status_code == status
+
+
+@pytest.mark.parametrize("n", [3, 2 * SLICE_BYTES])
+async def test_a_byte_order_mark_is_skipped(n):
+    body = orjson.dumps({"content": "a" * n, "with_pieces": False})
+    marked = await post(Server(), "/tokenize", content=BOM_UTF8 + body)
+    assert marked == await post(Server(), "/tokenize", content=body)
