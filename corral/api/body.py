@@ -70,11 +70,11 @@ async def _receive(request: Request, model: type[RequestT] | None = None) -> tup
         body += part
         if len(body) > max_bytes:
             raise _too_large(max_bytes)
+        if body.startswith(BOM_UTF8):  # ignored by llama-server, too
+            body[: len(BOM_UTF8)] = b" " * len(BOM_UTF8)
         guard.feed(part)
         if model is not None and guard.has_many_fields:
             check_fields(model, _first_fields(body, guard), is_whole=False)
-    if body.startswith(BOM_UTF8):
-        body[: len(BOM_UTF8)] = b" " * len(BOM_UTF8)  # as in llama-server; positions stay
     guard.finish(is_long=len(body) >= SLICE_BYTES)
     if model is not None and guard.has_many_fields:
         check_fields(model, _first_fields(body, guard), is_whole=False)

@@ -8,7 +8,7 @@ from typing import Any
 # Keywords whose values contain schemas: by name, in a list, alone. Definitions come first.
 BY_NAME = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
 COMBINING = ("allOf", "anyOf", "oneOf")  # several schemas for the same value
-_IN_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+_IN_LISTS = (*COMBINING, "prefixItems", "items")
 _ALONE = ("items", "additionalItems", "additionalProperties", "contains", "propertyNames")
 
 

@@ -1,4 +1,4 @@
-"""Bodies that would be a burden to parse."""
+"""Bodies: how they may begin, and what would be expensive to parse."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ async def test_a_body_is_refused_by_its_header_before_it_is_sent():
 
 @pytest.mark.parametrize("n", [3, 2 * SLICE_BYTES])
 async def test_a_byte_order_mark_is_skipped(n):
-    body = orjson.dumps({"content": "a" * n, "with_pieces": False})
-    marked = await post(Server(), "/tokenize", content=BOM_UTF8 + body)
-    assert marked == await post(Server(), "/tokenize", content=body)
+    server, body = Server(), orjson.dumps({"content": "a" * n})
+    marked = await post(server, "/tokenize", content=BOM_UTF8 + body)
+    assert marked == await post(server, "/tokenize", content=body)
+    many = orjson.dumps({str(i): 0 for i in range(2000)})
+    error = await post(server, "/tokenize", 400, content=BOM_UTF8 + b" " * n + many)
+    assert error == await post(server, "/tokenize", 400, content=b" " * n + many)
