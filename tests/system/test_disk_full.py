@@ -192,9 +192,6 @@ def test_a_file_that_cannot_be_made_is_said_before_anything_is_loaded(tiny, disk
     assert FULL in said
     assert "choose another" in said
     assert not path.exists()
-    disk.free()
-    with CorralProcess("-m", tiny, "-c", 512, option, path):
-        assert path.exists()
 
 
 def test_a_model_made_for_lora_base_that_does_not_fit(disk, modifiers, tmp_path):
@@ -315,7 +312,6 @@ def humble(tmp_path_factory, monkeypatch):
 
 
 UNREADABLE = [
-    "-m",
     "--lora",
     "--mmproj",
     "--api-key-file",
@@ -325,26 +321,29 @@ UNREADABLE = [
 ]
 
 
-@pytest.mark.parametrize("option", UNREADABLE)
-def test_a_file_that_may_not_be_read_is_said_at_the_start(tiny, tmp_path, humble, option):
+DIRECTORIES = ["--slot-save-path", "--chats", "--responses", "--journal", "--path", "--cache-disk"]
+
+
+def test_files_and_directories_that_may_not_be_used_are_said_at_the_start(tiny, tmp_path, humble):
+    file, directory = tmp_path / "secret.gguf", tmp_path / "secret"
+    shutil.copy(tiny, file)
+    file.chmod(0)
+    directory.mkdir(0)
+    paths = dict.fromkeys(UNREADABLE, file) | dict.fromkeys(DIRECTORIES, directory)
+    paths["--cache-disk"] = directory / "made"
+    result = run("-m", tiny, *(word for option in paths.items() for word in option))
+    assert result.returncode == 2
+    for option, path in paths.items():
+        assert f"{option} '{path}': " in result.stderr
+
+
+def test_a_model_that_may_not_be_read_is_said_at_the_start(tiny, tmp_path, humble):
     path = tmp_path / "secret.gguf"
     shutil.copy(tiny, path)
     path.chmod(0)
-    model = () if option == "-m" else ("-m", tiny)
-    said = refusal(run(*model, "-c", 512, option, path))
+    said = refusal(run("-m", path, "-c", 512))
     assert "Permission denied" in said
     assert "secret.gguf" in said
-
-
-@pytest.mark.parametrize(
-    "option", ["--slot-save-path", "--chats", "--responses", "--journal", "--path", "--cache-disk"]
-)
-def test_a_directory_that_may_not_be_used_is_said_at_the_start(tiny, tmp_path, humble, option):
-    (tmp_path / "secret").mkdir(0)
-    path = tmp_path / "secret" / "made" if option == "--cache-disk" else tmp_path / "secret"
-    said = refusal(run("-m", tiny, option, path))
-    assert f"{option} '{path}': " in said
-    assert "secret" in said
 
 
 def test_a_state_that_may_not_be_read(tiny, tmp_path, humble):

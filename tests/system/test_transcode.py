@@ -84,11 +84,11 @@ def test_the_default_model_is_not_measured_at_its_first_start(env):
     assert not list(Path(env["LLAMA_CACHE"]).glob("tuned/*.json"))
 
 
-def test_an_unknown_encoding_is_refused(model, env):
-    refused = run("-m", model, "--port", "0", "--transcode", "Q9_9", env=env)
-    assert refused.returncode == 2
-    assert "--transcode" in refused.stderr
-    assert "Q8_0" in refused.stderr
+def test_an_unknown_encoding_is_refused(model, refused):
+    status, said = refused("-m", model, "--transcode", "Q9_9")
+    assert status == 2
+    assert "--transcode" in said
+    assert "Q8_0" in said
 
 
 def test_no_room_for_it_is_said(model, env, disk):
