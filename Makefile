@@ -28,7 +28,7 @@ NPM_INSTALL := install --no-package-lock --no-audit --no-fund --loglevel=error -
 
 unexport PYTHONDONTWRITEBYTECODE  # compiled once, a process starts in a third of the time
 
-.PHONY: help serve test test-all cluster-test check bench soak fuzz clients format install dev clean
+.PHONY: help serve test test-all cluster-test check types fast bench soak fuzz clients format install dev clean
 
 help:
 	@sed -n 's/^# //p' Makefile | head -7
@@ -36,8 +36,7 @@ help:
 serve: install
 	$(BIN)/corral $(ARGS)
 
-test: dev
-	$(QUICK) -n 2 tests/unit tests/contract tests/meta
+test: fast
 	$(QUICK) -n 2 --dist loadfile $$($(FEATURES) model)
 	$(QUICK) $(WAITING) $$($(FEATURES) system)
 	$(QUICK) $(WAITING) $$($(FEATURES) browser)
@@ -55,9 +54,13 @@ cluster-test: dev $(STAMPS)/ray
 check: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy -n 2
-	$(BIN)/lint-imports
-	$(PYTEST) -n 2 --hypothesis-profile=quick tests/unit tests/contract tests/meta
+	$(MAKE) --no-print-directory --jobs=2 types fast
+
+types: dev
+	$(BIN)/mypy
+
+fast: dev  # the layers too: tests/meta
+	$(QUICK) -n 2 tests/unit tests/contract tests/meta
 
 bench: dev
 	$(BIN)/python -m bench.run $(ARGS_BENCH)

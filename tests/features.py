@@ -45,6 +45,7 @@ _README: dict[str, str] = {
         system/test_clients.py::test_the_answer_does_not_depend_on_what_runs_beside_it
     """,
     "fair shares between API keys": """
+        system/test_tenants.py::test_a_second_tenant_learns_nothing_from_the_prompt_cache
         system/test_tenants.py::test_slots_are_shared_by_weight_and_not_by_who_asks_more_often
     """,
     "schema keyword its grammar cannot enforce": """
