@@ -59,14 +59,6 @@ def test_a_file_gets_the_same_as_stderr(tiny, tmp_path):
     ):
         assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d " + pattern, text, re.MULTILINE), pattern
     assert "attack" not in text + "".join(server.lines)
-    with CorralProcess("-m", tiny, "-c", 512, "--log-file", path, "--log-append"):
-        pass
-    assert path.read_text().count("ready on") == 2
-    with CorralProcess("-m", tiny, "-c", 512, "--log-file", path, "--log-new"):
-        pass
-    assert path.read_text().count("ready on") == 2
-    (new,) = tmp_path.glob("corral.*.log")
-    assert new.read_text().count("ready on") == 1
 
 
 @pytest.fixture(scope="module")
