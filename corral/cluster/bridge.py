@@ -35,7 +35,7 @@ from corral.cluster.message import (
     read_parts,
 )
 from corral.cluster.reach import OwnReach, Reach, attach
-from corral.cluster.room import Room, await_place, await_room, reason_of, reserve
+from corral.cluster.room import NodeRefused, Room, await_place, await_room, reason_of, reserve
 from corral.cluster.rpc_workers import RpcWorkers
 from corral.core.errors import CorralError
 from corral.core.file import write_all
@@ -43,6 +43,7 @@ from corral.core.result import Heartbeat, LoadFailed
 from corral.core.settings import EngineSettings
 from corral.core.task import Verb
 from corral.link.frame import BlockingChannel, decode_settings
+from corral.link.lifecycle import exit_name
 from corral.link.log import log_to_front
 
 _BEAT_S = 0.5
@@ -81,7 +82,7 @@ def main() -> None:
             attach(ray, asked, settings, room) if asked.shared else OwnReach(_start(ray, settings, room))
         )
     except CorralError as error:
-        _fail(error.message, channel, beats)
+        _fail(error.message, channel, beats, may_pass=not isinstance(error, NodeRefused))
     host.keep()
     bridge = _Bridge(ray, host, channel, beats)
     if workers is not None:
@@ -115,10 +116,10 @@ class _Beats:
                 self._child = 0
 
 
-def _fail(reason: str, channel: BlockingChannel, beats: _Beats) -> NoReturn:
+def _fail(reason: str, channel: BlockingChannel, beats: _Beats, may_pass: bool) -> NoReturn:
     beats.stop()
     with contextlib.suppress(OSError):  # the front is gone
-        channel.send([LoadFailed(reason)])
+        channel.send([LoadFailed(reason, may_pass)])
     _leave(1)
 
 
@@ -150,7 +151,7 @@ class _Bridge:
         """Fail when a worker is lost: libllama ends an engine that has lost one, but only when it uses it."""
 
         def wait() -> None:
-            _fail(workers.wait_lost(), self._channel, self._beats)
+            _fail(workers.wait_lost(), self._channel, self._beats, may_pass=True)
 
         self._watcher = threading.Thread(target=wait, daemon=True)
         self._watcher.start()
@@ -180,7 +181,8 @@ class _Bridge:
                         return self._end(item.code)
                     self._apply(item)
         except self._ray.exceptions.RayError as error:
-            _log.warning("the engine in the cluster is lost: %s", reason_of(error))
+            reason = f"the engine in the cluster is lost: {reason_of(error)}"
+            _fail(reason, self._channel, self._beats, may_pass=True)
         except OSError:
             pass  # the front is gone
         return 1
@@ -212,11 +214,12 @@ class _Bridge:
             os.close(self._saves.pop(item.id))
 
     def _end(self, code: int) -> int:
-        if code and self._watcher is not None:
+        if not code:
+            return 0
+        if self._watcher is not None:
             self._watcher.join(_NOTICE_S)  # it may know why
-        if code < 0:
-            _log.warning("the engine process in the cluster was ended by %s", signal.Signals(-code).name)
-        return code if code >= 0 else 1
+        self._channel.send([LoadFailed(f"the engine process in the cluster ended with {exit_name(code)}")])
+        return 1
 
 
 if __name__ == "__main__":

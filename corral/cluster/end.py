@@ -16,6 +16,7 @@ _LEAVE_S = 5.0
 
 class RayEnd(EngineProcess):
     module = "corral.cluster.bridge"
+    is_remote = True
 
     def __init__(self, on_events: OnEvents, asked: Asked) -> None:
         super().__init__(on_events)

@@ -74,10 +74,14 @@ def await_place(ray: Any, starting: Any, what: str) -> Place:
     return place
 
 
+class NodeRefused(CorralError):
+    """A node cannot run a process, and says why: waiting does not help."""
+
+
 def check_place(place: Place, what: str) -> None:
-    """Raise CorralError if a node has refused to run something."""
+    """Raise NodeRefused if a node has refused to run something."""
     if place.refusal:
-        raise CorralError(f"the node {place.node} cannot run {what}: {place.refusal}")
+        raise NodeRefused(f"the node {place.node} cannot run {what}: {place.refusal}")
 
 
 def reason_of(error: Exception) -> str:

@@ -138,7 +138,10 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
 
 
 class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"):
+    """Why there is no engine. `may_pass`: the reason is outside of it, as a cluster that does not answer."""
+
     message: str
+    may_pass: bool = False
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):

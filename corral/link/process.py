@@ -44,6 +44,11 @@ class EngineEnd(Protocol):
         """Its process, if that runs on this machine."""
         ...
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it can be lost by what happens between the machines."""
+        ...
+
     async def spawn(self, settings: EngineSettings) -> None:
         """Start it; raises OSError if that fails."""
         ...
@@ -70,6 +75,7 @@ class EngineProcess(asyncio.Protocol):
 
     module = "corral.link.worker"
     arguments: Sequence[str] = ()
+    is_remote = False
 
     def __init__(self, on_events: OnEvents) -> None:
         self._on_events = on_events

@@ -29,6 +29,10 @@ class NumberedEnd:
     def pid(self) -> int | None:
         return self._end.pid
 
+    @property
+    def is_remote(self) -> bool:
+        return self._end.is_remote
+
     async def spawn(self, settings: EngineSettings) -> None:
         await self._end.spawn(settings)
 

@@ -15,7 +15,7 @@ from corral.api.routes.engine import fleet_of, require_admin
 from corral.api.schema.answer import SUCCESS
 from corral.api.schema.engine import UpdateRequest
 from corral.api.state import state_of
-from corral.core.errors import Conflict, InvalidRequest, NotFound
+from corral.core.errors import Conflict, CorralError, InvalidRequest, NotFound
 from corral.gguf.model_file import check_model_file
 from corral.gguf.tokenizer_digest import tokenizer_digest
 from corral.telemetry.scope import record_of
@@ -49,8 +49,13 @@ def _path_beside(present: str, name: str) -> str:
 
 def _check(path: str, present: str) -> None:
     """Raise unless it is a model with the same tokenizer and chat template, which the front keeps."""
+    name = f"{os.path.basename(path):.64}"
     if not os.path.isfile(path):
-        raise NotFound(f"the directory of the model has no file {os.path.basename(path):.64}")
-    check_model_file(path)
-    if tokenizer_digest(path) != tokenizer_digest(present):
+        raise NotFound(f"the directory of the model has no file {name}")
+    try:
+        check_model_file(path)
+        is_same = tokenizer_digest(path) == tokenizer_digest(present)
+    except CorralError as error:
+        raise Conflict(error.message.replace(path, name)) from None
+    if not is_same:
         raise Conflict("the file has another vocabulary or chat template: start a server with it")
