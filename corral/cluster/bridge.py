@@ -30,22 +30,26 @@ from corral.cluster.message import (
     FromHost,
     Lines,
     Part,
+    Place,
     decode_from_host,
     encode,
     read_parts,
 )
-from corral.cluster.reach import OwnReach, Reach, attach
 from corral.cluster.room import NodeRefused, Room, await_place, await_room, reason_of, reserve
 from corral.cluster.rpc_workers import RpcWorkers
 from corral.core.errors import CorralError
 from corral.core.file import write_all
-from corral.core.result import Heartbeat, LoadFailed
+from corral.core.result import Heartbeat, LoadFailed, Placed
 from corral.core.settings import EngineSettings
 from corral.core.task import Verb
 from corral.link.frame import BlockingChannel, decode_settings
 from corral.link.lifecycle import exit_name
 from corral.link.log import log_to_front
 
+_STREAM = {
+    "num_returns": "streaming",
+    "_generator_backpressure_num_objects": 64,  # items that the host may send before the first is received
+}
 _BEAT_S = 0.5
 _NOTICE_S = 3.0  # for Ray to notice that a worker is lost
 _log = logging.getLogger("corral.engine")
@@ -78,13 +82,10 @@ def main() -> None:
             workers = RpcWorkers(ray, asked, room, settings.n_threads)
             settings = msgspec.structs.replace(settings, rpc=workers.endpoints)
             _log.info("RPC workers on nodes %s", workers.nodes)
-        host: Reach = (
-            attach(ray, asked, settings, room) if asked.shared else OwnReach(_start(ray, settings, room))
-        )
+        host, place = _start(ray, asked, settings, room)
     except CorralError as error:
         _fail(error.message, channel, beats, may_pass=not isinstance(error, NodeRefused))
-    host.keep()
-    bridge = _Bridge(ray, host, channel, beats)
+    bridge = _Bridge(ray, host, place, channel, beats)
     if workers is not None:
         bridge.watch(workers)
     threading.Thread(target=bridge.send, daemon=True).start()
@@ -128,19 +129,21 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)  # Ray ends the actors of a driver that is gone
 
 
-def _start(ray: Any, settings: EngineSettings, room: Room) -> Any:
-    host = room.start(ray, EngineHost, "engine")
+def _start(ray: Any, asked: Asked, settings: EngineSettings, room: Room) -> tuple[Any, Place]:
+    """Start the actor; returns it, and where it runs."""
+    host = room.start(ray, EngineHost, f"engine-{asked.index}")
     starting = host.start.remote(__version__, encode(settings), room.n_cpus)
     await_room(ray, starting, room)
     place = await_place(ray, starting, "an engine")
-    _log.info("engine on node %s, process %d", place.node, place.pid)
-    return host
+    _log.info("on node %s (%s), process %d", place.node, place.address, place.pid)
+    return host, place
 
 
 class _Bridge:
-    def __init__(self, ray: Any, host: Reach, channel: BlockingChannel, beats: _Beats) -> None:
+    def __init__(self, ray: Any, host: Any, place: Place, channel: BlockingChannel, beats: _Beats) -> None:
         self._ray = ray
         self._host = host
+        self._place: Place | None = place  # until the front knows it
         self._channel = channel
         self._beats = beats
         self._n = 0  # messages sent
@@ -169,13 +172,12 @@ class _Bridge:
             else:
                 self._send_file(self._channel.receive_fd())
                 self._feed(Frame(body, command.id, takes=True))
-        self._host.leave()
         _leave(0)
 
     def receive(self) -> int:
         """Pass events on until the engine has ended; returns an exit code."""
         try:
-            for ref in self._host.events():
+            for ref in self._host.events.options(**_STREAM).remote():
                 for item in decode_from_host(self._ray.get(ref)):
                     if isinstance(item, Exit):
                         return self._end(item.code)
@@ -189,7 +191,7 @@ class _Bridge:
 
     def _feed(self, message: Part | Frame) -> Any:
         self._n += 1
-        return self._host.feed(self._n - 1, encode(message))
+        return self._host.feed.remote(self._n - 1, encode(message))
 
     def _send_file(self, fd: int) -> None:
         if fd < 0:
@@ -204,7 +206,10 @@ class _Bridge:
 
     def _apply(self, item: FromHost) -> None:
         if isinstance(item, Frames):
-            self._beats.stop()
+            if self._place is not None:
+                self._beats.stop()
+                self._channel.send([Placed(self._place.node, self._place.address, self._place.pid)])
+                self._place = None
             self._channel.send_frames(item.data)
         elif isinstance(item, Lines):
             sys.stderr.write(item.text)

@@ -65,11 +65,9 @@ def import_ray(host: str) -> Any:
 def check_token(ray: Any, host: str, port: int) -> None:
     """Raise CorralError if the cluster asks for another secret. Ray itself would try for 20 s, and then blame
     the network."""
-    from ray._raylet import InnerGcsClient
-
     with _quiet():  # Ray prints a warning
         try:
-            InnerGcsClient.standalone(f"{host}:{port}", None, _TOKEN_MS)
+            ray._raylet.InnerGcsClient.standalone(f"{host}:{port}", None, _TOKEN_MS)
             return
         except ray.exceptions.AuthenticationError:
             path = token_path()
@@ -101,13 +99,6 @@ def node_address() -> str:
 
     address: str = ray.util.get_node_ip_address()
     return address
-
-
-def is_restarted() -> bool:
-    """Whether Ray has started this actor again."""
-    import ray
-
-    return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
 def join(address: str) -> Any:

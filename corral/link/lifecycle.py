@@ -27,6 +27,7 @@ from corral.core.result import (
     Loading,
     ModelInfo,
     Opened,
+    Placed,
     Planned,
     Tokens,
 )
@@ -104,6 +105,7 @@ class EngineLifecycle:
         self.info: ModelInfo | None = None
         self.loading = Loading()  # of the current or last start
         self.n_restarts = 0  # engines that were lost and replaced
+        self.place: Placed | None = None  # of an engine on another machine
 
     def owned_by(self, owner: EngineOwner) -> None:
         """Have another object decide when engines may load; call it before `start`."""
@@ -259,7 +261,7 @@ class EngineLifecycle:
 
     async def _run_once(self) -> None:
         process = self.process = (self._open_end or EngineProcess)(self._on_events)
-        self._may_pass = process.is_remote
+        self._may_pass, self.place = process.is_remote, None
         self._unloaded.clear()
         self._heartbeat, self._ready_at, self.loading = HeartbeatMonitor(self._timeout_s), None, Loading()
         try:
@@ -370,6 +372,8 @@ class EngineLifecycle:
             self._tell_owner()
             if self.state is not EngineState.WAKING:
                 self._on_loading(event)
+        elif isinstance(event, Placed):
+            self.place = event
         elif isinstance(event, Planned):
             self._admitting = asyncio.create_task(self._admit(event, process))
         elif isinstance(event, LoadFailed):

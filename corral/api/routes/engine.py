@@ -26,6 +26,8 @@ _Engine = Annotated[str, PathParameter("Number of the engine.", {"type": "intege
 _ENGINE = shape(
     id="integer",
     state="string",
+    node="string|null",
+    address="string|null",
     pid="integer|null",
     slots=list_of({"type": "integer"}),
     n_running="integer",
@@ -68,10 +70,12 @@ def fleet_of(request: Request) -> Fleet:
 
 
 def _render(engine: Member) -> dict[str, Any]:
-    load = engine.load_now
+    load, place = engine.load_now, engine.place
     return {
         "id": engine.index,
         "state": "draining" if engine.is_draining else engine.state.value,
+        "node": place.node if place is not None else None,
+        "address": place.address if place is not None else None,
         "pid": engine.pid,
         "slots": list(engine.slots),
         "n_running": load.n_running,
