@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "cluster.md"
 N_ENGINES = 3
 QUESTION = {
     "prompt": "hello world",
-    "n_predict": 600,
+    "n_predict": 200,
     "temperature": 0,
     "ignore_eos": True,
     "return_tokens": True,
@@ -49,7 +49,7 @@ class Cluster:
         self.token = self.head.run("cat ~/.ray/auth_token")
         for each in (self.second, self.third):
             self.join(each)
-        self._server = self.second.popen(from_page("corral --ray"))
+        self._server = self.second.popen(f"{from_page('corral --ray')} -t 1")  # the machines share their CPUs
         self.lines: list[str] = []
         assert self._server.stdout is not None
         for line in self._server.stdout:
