@@ -56,6 +56,7 @@ class Choice:
     index: int
     task: Task
     stream: TaskStream
+    place: Place
     id_slot: int = -1
     n_cached: int = 0
     report: CacheReport | None = None
@@ -138,7 +139,9 @@ async def start_choices(
             else:
                 task, stream = runner.submit(task, record, media, places[index])
             is_first = index % prepared.n == 0
-            choices.append(Choice(index, task, stream, is_first=is_first, keeps_probs=keeps_probs))
+            choices.append(
+                Choice(index, task, stream, places[index], is_first=is_first, keeps_probs=keeps_probs)
+            )
             n_sent += len(task.prompt) + len(task.params.sampling.logit_bias)
             if n_sent > _PAUSE_TOKENS:  # others have their turn before the next long ones are encoded
                 n_sent = 0

@@ -71,9 +71,11 @@ class Runner:
     ) -> list[Place]:
         """Take places for all tasks of a request before the first is submitted; `KeyLimits.take` says what
         it raises."""
-        info = self._engine.info
-        n_ctx = info.n_ctx if info is not None else 0
-        return self._limits.take(client, [most_tokens(task, n_ctx) for task in tasks], is_admitted)
+        return self._limits.take(client, list(map(self._most_tokens, tasks)), is_admitted)
+
+    def resize(self, place: Place, task: Task | Embed) -> None:
+        """Have a running task keep to the limits when it may use another number of tokens."""
+        self._limits.resize(place, self._most_tokens(task))
 
     def give_back(self, places: Sequence[Place]) -> None:
         """Give back those of tasks that were not submitted; the others are given back when the task ends."""
@@ -110,6 +112,10 @@ class Runner:
         _, results = self.submit(task, record, media)
         async for _ in results:
             pass
+
+    def _most_tokens(self, task: Task | Embed) -> list[int]:
+        info = self._engine.info
+        return most_tokens(task, info.n_ctx if info is not None else 0)
 
 
 def new_task(prompt: list[int], params: GenerationParams, client: Client, media: MediaFile | None) -> Task:

@@ -20,9 +20,9 @@ from corral.telemetry.ledger import DAY_S, Ledger
 _RETRY_S = 1  # for what another task may give back soon
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Place:
-    """What a task takes of the limits of its key. `n_tokens`: at most, its prompt included."""
+    """Mutable: what a task takes of the limits of its key. `n_tokens`: at most, its prompt included."""
 
     client: Client
     n_tokens: int
@@ -36,6 +36,10 @@ class _Budget:
     limit: int
     used: int
     reset_s: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.limit} tokens per {self.name}"
 
 
 class KeyLimits:
@@ -61,6 +65,16 @@ class KeyLimits:
         places = [Place(client, sum(parts)) for parts in tasks]
         self._taken[client.id].update(places)
         return places
+
+    def resize(self, place: Place, tokens: list[int]) -> None:
+        """Change what a running task may use. Raises TooManyRequests where a new one would be refused."""
+        client, n = place.client, sum(tokens)
+        if n > place.n_tokens:
+            n_others = self._n_reserved(client) - place.n_tokens
+            over = [each for each in self._budgets(client) if each.used + n_others >= each.limit]
+            if over:
+                raise _too_many(over[0].text, _RETRY_S)
+        place.n_tokens = n
 
     def give_back(self, place: Place) -> None:
         """Do nothing if that was done before."""
@@ -101,7 +115,7 @@ class KeyLimits:
         n_before_last = sum(tokens) - max(tokens, default=0)
         n_reserved = self._n_reserved(client)
         for budget in self._budgets(client):
-            name = f"{budget.limit} tokens per {budget.name}"
+            name = budget.text
             if budget.used >= budget.limit:
                 return _too_many(name, budget.reset_s)
             if n_before_last >= budget.limit:

@@ -81,7 +81,7 @@ class AppState:
         self.prompt_history = PromptHistory()
         self.limits: KeyLimits = shared.limits if shared is not None else KeyLimits(telemetry.ledger)
         self.runner = Runner(engine, telemetry, self.limits)
-        self.live = LiveAnswers(engine)
+        self.live = LiveAnswers(engine, self.runner)
         if server.ledger and shared is None:
             telemetry.ledger.open(Path(server.ledger), is_shared=registry is not None)
         if server.monitor_history and shared is None and (not registry or registry.hold("monitor-history")):

@@ -14,14 +14,19 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from corral.api.error import ErrorAnswer
 from corral.api.key_limits import KeyLimits
 from corral.api.operation import GROUPS
 from corral.api.router import ApiRoute
 from corral.api.routes import control, session, slot
+from corral.core.errors import CorralError
 from corral.core.key_role import Permission
 from corral.core.media_item import MediaKind
 from corral.core.pooling import Pooling
+from corral.core.settings import EngineSettings, ServerSettings, Settings
+from corral.server.router.hub import create_hub
 from corral.server.vertex import add_vertex
 from corral.telemetry.middleware import RecordMiddleware
 from tests.contract.field_cases import PLAIN
@@ -277,6 +282,16 @@ async def test_running_requests_reserve_the_tokens_that_they_may_use(server):
     assert (await first).status_code == 200
 
 
+async def test_a_running_request_cannot_be_given_more_than_the_key_has(server):
+    async with occupied(server, "thrifty", n_predict=1), occupied(server, "thrifty", n_predict=200):
+        ids = [id for _, id in server.state.live._live]
+        control = {"action": "limit", "n_predict": 300}
+        path = "/v1/chat/completions/control"
+        statuses = [(await ask(server, "thrifty", path, id=id, **control)).status_code for id in ids]
+        assert statuses == [200, 429], "with what the first may use now, the second one stays as it is"
+        assert (await ask(server, "thrifty")).status_code == 429
+
+
 async def test_prompts_of_one_request_reserve_their_tokens_together(server):
     response = await ask(server, "thrifty", prompt=["a"] * 32, n_predict=100)
     assert response.status_code == 400
@@ -285,6 +300,32 @@ async def test_prompts_of_one_request_reserve_their_tokens_together(server):
     assert (await ask(server, "thrifty", "/v1/embeddings", input=inputs)).status_code == 400
     assert not server.engine.submitted
     assert (await ask(server, "thrifty", prompt=["a"] * 3, n_predict=20)).status_code == 200
+
+
+async def test_with_many_models_none_is_loaded_for_a_key_without_limits_left(tmp_path):
+    (tmp_path / "keys").write_text(KEYS)
+    settings = Settings(
+        engine=EngineSettings(model=""), server=ServerSettings(api_key_file=str(tmp_path / "keys"))
+    )
+    forwarded: list[str] = []
+
+    def forward(_app: ASGIApp) -> ASGIApp:
+        async def load_model(scope: Scope, receive: Receive, send: Send) -> None:
+            forwarded.append(scope["path"])
+            await ErrorAnswer(CorralError("a model would be loaded"))(scope, receive, send)
+
+        return load_model
+
+    hub = create_hub(settings, forward)
+    limits = hub.state.api.limits
+    (place,) = limits.take(hub.state.keys.find([b"key-busy"]), [[1]])
+    http = httpx.AsyncClient(transport=httpx.ASGITransport(hub), base_url="http://corral")
+    for path in {path for _, path in GENERATING.values()}:
+        assert (await http.post(path, json={}, headers=as_key("busy"))).status_code == 429, path
+    assert not forwarded
+    limits.give_back(place)
+    assert (await http.post("/completion", json={}, headers=as_key("busy"))).status_code == 500
+    assert forwarded == ["/completion"]
 
 
 async def test_lines_of_batches_wait(server):
