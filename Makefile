@@ -54,6 +54,7 @@ cluster-test: dev $(STAMPS)/ray
 check: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tools/shape.py --check
 	$(MAKE) --no-print-directory --jobs=2 types fast
 
 types: dev

@@ -19,8 +19,8 @@ from hypothesis import settings
 
 from tests.soak.disk import NoDisk, small_disk
 
-# A slow machine breaks nothing, and what passed passes again: `make check` and `make test` are quick, `make soak`
-# tries other examples in every run.
+# A slow machine breaks nothing, and what passed passes again: `make check` and `make test` are quick, and
+# `make soak` tries other examples in every run.
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=12)
 settings.register_profile("normal", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("thorough", deadline=None, max_examples=400)

@@ -123,6 +123,9 @@ _GUIDES: dict[str, str] = {
         model/test_infill.py
         system/test_infill.py::test_the_answer_is_that_of_a_prompt_built_by_hand
     """,
+    "kubernetes": """
+        meta/test_deploy_files.py
+    """,
     "langchain": """
         system/test_openai.py::test_a_stream_helper_of_the_package_accumulates
     """,
