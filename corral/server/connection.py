@@ -21,6 +21,7 @@ from corral.core.errors import InvalidRequest
 from corral.server.cycle import open_cycle
 from corral.server.header_name import canonical_head
 from corral.server.start_queue import QueuedEvent, StartQueue
+from corral.telemetry.middleware import NO_SNIFFING
 from corral.telemetry.scope import record_in
 
 _LOOKS = 4  # checks per timeout
@@ -302,7 +303,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         if not can_answer:
             self.transport.abort()
             return
-        answer = ErrorAnswer(error, [(b"connection", b"close")])
+        answer = ErrorAnswer(error, [(b"connection", b"close"), NO_SNIFFING])
         lines = [b"%b: %b\r\n" % line for line in (*self.server_state.default_headers, *answer.headers)]
         head = canonical_head(b"".join((STATUS_LINE[error.status], *lines, b"\r\n")))
         self.transport.write(head + answer.body)

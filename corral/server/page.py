@@ -95,7 +95,6 @@ class StaticDirectory(StaticFiles):
             raise HTTPException(404)  # in the common error format, even if there is a 404 page
         if scope["method"] not in _READING:
             raise HTTPException(405, headers={"allow": ", ".join(_READING)})
-        response.headers["x-content-type-options"] = "nosniff"
         return response
 
 
