@@ -53,7 +53,7 @@ def configure(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> C
         if given.option.command not in ("", "config")
     ]
     return Configuration(
-        settings=_at_vertex(merge(every), environ),
+        settings=merge(every) if "server.port" in given else _at_vertex(merge(every), environ),
         given=given,
         notes=[*_unused(every), *_overridden(around, said), *unknown_variables(environ)],
         command=commands[0] if commands else "",
@@ -112,7 +112,7 @@ def _overridden(around: Sequence[Given], said: Sequence[Given]) -> list[str]:
 
 
 def _at_vertex(settings: Settings, environ: Mapping[str, str]) -> Settings:
-    """Listen where Vertex AI asks for it, as llama-server does."""
+    """Listen where Vertex AI asks for it, as llama-server does, unless an option says where."""
     if environ.get("AIP_MODE") != "PREDICTION":
         return settings
     port = environ.get("AIP_HTTP_PORT") or "8080"

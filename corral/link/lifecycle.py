@@ -55,6 +55,7 @@ class EngineState(enum.Enum):
     FAILED = "failed"
 
 
+_BUG = "internal error, see the server's log"
 _DOWN = (EngineState.FAILED, EngineState.RESTARTING)
 
 
@@ -232,14 +233,25 @@ class EngineLifecycle:
 
     async def _run(self) -> None:
         try:
-            while await self._live():
+            while await self._live_on():
                 pass
         except Exception:
             if not self._loaded.done():
                 raise
             _log.exception("unexpected error in the engine's lifecycle")
-            self._lost_because = "internal error, see the server's log"
+            self._lost_because = _BUG
             self._give_up()
+
+    async def _live_on(self) -> bool:
+        """The same as `_live`; an engine that ends in an unexpected error is replaced like a lost one."""
+        try:
+            return await self._live()
+        except Exception:
+            if not self._loaded.done() or self._is_closing:
+                raise
+            _log.exception("unexpected error in the engine's lifecycle")
+            self._lost_because = _BUG
+            return await self._recover()
 
     async def _live(self) -> bool:
         """Run one engine from start to end; return whether to start another."""

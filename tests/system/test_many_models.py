@@ -43,6 +43,24 @@ def shared(shelf, tmp_path_factory):
         yield server
 
 
+def test_a_prefix_and_vertex(shelf):
+    environment = {"AIP_MODE": "PREDICTION", "AIP_HEALTH_ROUTE": "/alive"}
+    with CorralProcess(
+        "--models-dir", shelf, *FOR_TWO, "--api-prefix", "/deep/in", env=environment
+    ) as server:
+        assert server.get("/models").status_code == 404
+        assert server.get("/deep/in/models").status_code == 200
+        assert server.get("/deep/in/").headers["content-type"].startswith("text/html")
+        assert server.get("/deep/in").headers["location"] == "/deep/in/"
+        assert server.get("/deep/in/alive").json()["status"] == "ok"
+        formats = {"@requestFormat": "completion", "model": "llama-bpe", **HELLO}
+        instances = [formats, {**formats, "model": "none"}, {"@requestFormat": "models"}]
+        answer = server.post("/deep/in/predict", instances=instances)
+        completion, *failed = answer.json()["predictions"]
+        assert (completion["model"], completion["tokens_predicted"]) == ("llama-bpe", 8)
+        assert ["error" in each for each in failed] == [True, True]
+
+
 @pytest.fixture
 def many(shared):
     """A server of which no model is loaded."""

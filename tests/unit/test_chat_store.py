@@ -216,7 +216,7 @@ def test_a_search_looks_into_titles_and_messages_whatever_the_case(folder):
 
 def test_a_search_does_not_look_into_other_fields(folder):
     message = {"role": "user", "content": "hello", "images": ["data:image/png;base64,wine"], "id": "wine"}
-    folder.save(chat(system="wine", settings={"wine": 1}, messages={"wine": message}), ANYTHING)
+    folder.save(chat(system="wine", settings={"wine": 1}, messages={"wine": message}, leaf="wine"), ANYTHING)
     assert list(folder.search("wine")) == []
 
 

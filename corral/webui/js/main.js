@@ -1,3 +1,4 @@
+import "./policy.js";
 import { html, render } from "./html.js";
 import { ChatApp } from "./chat_app.js";
 import { applyTheme } from "./theme.js";

@@ -35,12 +35,14 @@ class Exchange:
     items: Placed
     conversation: Conversation | None
 
-    def keep(self, stored: StoredResponse) -> None:
-        """Add a finished response to its conversation, and store it if the client asked for that."""
+    def keep(self, stored: StoredResponse) -> str:
+        """Add a finished response to its conversation, and store it if the client asked for that. Returns why
+        it will not survive this server, or ""."""
         if self.conversation is not None and stored.response["status"] in ("completed", "incomplete"):
             self.archive.extend(self.client, self.conversation, stored.items)
         if stored.response["store"]:
-            self.archive.keep(self.client, stored)
+            return self.archive.keep(self.client, stored)
+        return ""
 
 
 async def open_exchange(request: Request, body: ContextFields) -> Exchange:
