@@ -275,8 +275,8 @@ async def test_an_answer_in_a_grammar(server):
 )
 async def test_what_is_not_possible_here_is_refused_not_ignored(server, change):
     response = await server.http.post("/completion", json={"prompt": PROMPT, **change})
-    assert response.status_code == 501
-    assert response.json()["error"]["type"] == "not_supported_error"
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize("change", [{"grammar": ""}, {"image_data": []}, {"lora": []}, {"system_prompt": ""}])
