@@ -89,6 +89,7 @@ def prepare_params(request: GenerationFields, base: Baseline) -> GenerationParam
     own = {k: v for k, v in given.items() if k in GenerationParams.__struct_fields__}
     if "lora" in own:
         own["lora"] = make_config(parse_scales(given["lora"], base.adapters, "lora"))
+    own["stream"] = request.stream
     own["speculative"] = _prepare_speculative(given, defaults.speculative)
     own["preserved"] = (*defaults.preserved, *preserved_tokens(request.preserved_tokens, vocab))
     own["guidance"] = _prepare_guidance(given, vocab, base.n_ctx, defaults.guidance)
