@@ -74,8 +74,8 @@ class PeerControl:
 def _is_near(scope: Scope) -> bool:
     """Whether the client is in a private network or on this machine: then both ends of a connection to one
     of its public addresses have this address."""
-    client, own = scope.get("client"), scope.get("server")
-    return bool(client) and (is_private(str(client[0])) or (bool(own) and client[0] == own[0]))
+    client, own = scope.get("client"), scope.get("server") or ("",)
+    return client is not None and (is_private(str(client[0])) or client[0] == own[0])
 
 
 class Forwarded:

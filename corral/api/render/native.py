@@ -292,7 +292,7 @@ def render_slot(
         "next_token": {
             "has_next_token": is_busy,
             "has_new_line": view.has_new_line,
-            "n_remain": n_predict - view.n_decoded if is_busy and n_predict >= 0 else -1,
+            "n_remain": max(0, n_predict - view.n_decoded) if is_busy and n_predict >= 0 else -1,
             "n_decoded": view.n_decoded if is_busy else 0,
             "stopping_word": view.stopping_word,
             **_render_stopped(view.stop_type),
