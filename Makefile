@@ -21,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest
 WAITING := -n 3 --dist loadfile  # for two cores: a third of the time they wait for processes
 IN_ORDER := --no-loadscope-reorder  # files with few tests, some of which take longest, would come last
 CLIENTS := .cache/clients
-LIBRARIES := langchain litellm pydantic-ai
+LIBRARIES := langchain litellm pydantic-ai outlines guidance
 NPM_INSTALL := install --no-package-lock --no-audit --no-fund --loglevel=error --fetch-retries=1 --fetch-timeout=60000
 
 unexport PYTHONDONTWRITEBYTECODE  # compiled once, a process starts in a third of the time

@@ -31,6 +31,7 @@ class Phase(enum.Enum):
 
 
 _NO_TOKENS = np.zeros(0, np.int32)
+_MAX_REST = 3  # bytes of a character after its first one
 
 
 class Request:
@@ -253,8 +254,9 @@ class Request:
 
     @property
     def is_budget_spent(self) -> bool:
-        n_predict = self.task.params.n_predict
-        return 0 <= n_predict <= self.n_generated
+        """compat: /completion: the rest of a character that has begun may exceed `n_predict`."""
+        n_predict, n = self.task.params.n_predict, self.n_generated
+        return 0 <= n_predict <= n and (n >= n_predict + _MAX_REST or not self.text.is_mid_character)
 
     def start(self, now: float, n_cached: int) -> None:
         """Start with the prompt's first `n_cached` tokens in the slot: evaluate the rest."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral import BUILD_INFO
+from corral import __version__
 from corral.api.cache_diagnosis import Diagnosis
 from corral.api.choice import Choice
 from corral.api.model import RenderContext
@@ -15,6 +15,7 @@ from corral.api.render.state import render_cache_report
 from corral.api.schema.openai import OpenAIFields
 from corral.api.sse import SSE
 from corral.core.answer_id import draw_hex, now
+from corral.core.libllama import BUILD_INFO
 
 
 class OpenAIAnswer:
@@ -35,7 +36,7 @@ class OpenAIAnswer:
             "object": kind,
             "created": now(),
             "model": body.model or context.model_name,
-            "system_fingerprint": BUILD_INFO,
+            "system_fingerprint": f"{BUILD_INFO}-corral-{__version__}",
         }
 
     def _whole(self, choices: list[Choice], rendered: list[dict[str, Any]]) -> dict[str, Any]:

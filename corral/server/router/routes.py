@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral import BUILD_INFO
+from corral import __version__
 from corral.api.body import JsonResponse, parse_body
 from corral.api.dialects.messages.error import VERSION_HEADER
 from corral.api.dialects.messages.model_list import render_model as render_messages_model
@@ -20,6 +20,7 @@ from corral.api.routes.model import list_models
 from corral.api.state import AppState, state_of
 from corral.api.trust import is_anonymous
 from corral.core.errors import NotFound, NotSupported
+from corral.core.libllama import BUILD_INFO
 from corral.gguf.preflight import read_header
 from corral.server.router.dispatch import client_of
 from corral.server.router.model import ModelState, ServedModel
@@ -54,6 +55,7 @@ async def props(request: Request) -> Response:
         "default_generation_settings": {},
         "modalities": {"vision": False, "audio": False},
         "build_info": BUILD_INFO,
+        "server_version": __version__,
     }
     if is_anonymous(request):
         return JsonResponse(public)

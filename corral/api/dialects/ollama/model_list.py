@@ -8,17 +8,10 @@ from typing import Any
 from corral.api.dialects.timestamp import timestamp
 from corral.api.model import ModelFacts
 from corral.chat.chat_format import ChatFormat
-from corral.core.errors import NotFound
 from corral.core.media_item import MediaKind
 from corral.core.result import ModelInfo
 
-_TAG = ":latest"
 _FOREVER = "9999-12-31T23:59:59Z"
-
-
-def require_model(name: str, model: ModelFacts) -> None:
-    if name.removesuffix(_TAG) != model.name.removesuffix(_TAG):
-        raise NotFound(f"model '{name:.256}' not found: this server has '{model.name}'")
 
 
 def render_model(model: ModelFacts, started_at: int, digest: str) -> dict[str, Any]:
