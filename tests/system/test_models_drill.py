@@ -14,7 +14,6 @@ import pytest
 from tests.system.process import START_S, CorralProcess
 from tests.tools.tiny_models import llama_bpe
 
-N_CLIENTS = 12
 IMPATIENT_S = (0.01, 0.1, 1.0, 3.0)  # how long those clients wait that leave
 
 
@@ -55,12 +54,12 @@ class Client:
             return "left" if patience_s < START_S else "no answer"
 
 
-@pytest.mark.parametrize("n_each", [6, pytest.param(84, marks=pytest.mark.slow)])
-async def test_every_request_is_answered_while_models_come_and_go(six, n_each, capsys):
+@pytest.mark.parametrize(("n_clients", "n_each"), [(12, 6), pytest.param(50, 20, marks=pytest.mark.slow)])
+async def test_every_request_is_answered_while_models_come_and_go(six, n_clients, n_each, capsys):
     options = ("--models-max", 2, "-cram", 0, "-c", 256, "--timeout", START_S)
     with CorralProcess("--models-dir", six, *options) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=None) as http:
-            clients = [Client(http, i) for i in range(N_CLIENTS)]
+        async with httpx.AsyncClient(base_url=server.url, timeout=None, limits=httpx.Limits()) as http:
+            clients = [Client(http, i) for i in range(n_clients)]
             answers = sum(await asyncio.gather(*(each.ask(n_each) for each in clients)), Counter())
         began = time.monotonic()
         assert server.stop() == 0
