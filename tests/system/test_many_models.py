@@ -102,6 +102,19 @@ def test_models_are_loaded_on_request_and_the_least_recently_used_makes_room(man
     assert loaded(many) == {"bert-rerank", "bert-embed"}, "the model whose tokens were counted is in use"
 
 
+def test_kinds_are_known_without_loading(many):
+    rows = {row["id"]: row["kind"] for row in many.get("/v1/models").json()["data"]}
+    chat = {"llama-bpe": "chat", "llama-spm": "chat"}
+    assert rows == {"bert-embed": "embedding", "bert-rerank": "reranker", **chat}
+    assert many.get("/v1/models/bert-embed").json()["kind"] == "embedding"
+    listed = {row["name"]: row["capabilities"] for row in many.get("/v1/models").json()["models"]}
+    tags = {row["name"]: row["capabilities"] for row in many.get("/api/tags").json()["models"]}
+    assert listed == tags
+    assert tags == {name: ["completion" if kind == "chat" else "embedding"] for name, kind in rows.items()}
+    assert many.post("/api/show", model="bert-embed").json()["capabilities"] == ["embedding"]
+    assert many.engines == []
+
+
 def test_requests_that_name_no_model_or_an_unknown_one(many):
     for path, body in (
         ("/completion", HELLO),

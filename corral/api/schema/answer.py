@@ -41,7 +41,14 @@ PROPS = shape(
     json_schema="object?",
 )
 
-MODEL = shape(id="string", object="string", created="integer", owned_by="string", meta="object|null")
+MODEL = shape(
+    id="string",
+    object="string",
+    created="integer",
+    owned_by="string",
+    kind="string|null",
+    meta="object|null",
+)
 MODELS = shape(object="string", data=list_of(MODEL), models="array")
 
 _TIMINGS = shape(prompt_n="integer", prompt_ms="number", predicted_n="integer", predicted_ms="number")
