@@ -186,6 +186,7 @@ class Generation:
             self._kv.stash(waiter_slot, 0)
             if self._kv.copy(slot, waiter_slot, len(request.prompt)) < len(request.prompt):
                 continue
+            waiter_slot.reuse_key = waiter.reuse_key
             waiter.start(self._clock(), len(request.prompt))
             if waiter.positive is None:
                 origin = self._scheduler.public_id(slot.id)

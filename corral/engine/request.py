@@ -234,6 +234,10 @@ class Request:
         """Whether it may reuse tokens that were moved in this slot: it asked for that, or for this slot."""
         return self.accepts_shifted or self.task.params.id_slot == slot
 
+    def reuse_key_of(self, slot: int) -> ReuseKey:
+        """Return the key for what is in a slot: an imported state serves only those that name its slot."""
+        return self.reuse_key._replace(is_imported=self.task.params.id_slot == slot)
+
     def shows(self, token: int) -> bool:
         """Whether a control token appears in the answer."""
         return self.task.params.special or token in self._preserved

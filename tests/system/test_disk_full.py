@@ -118,7 +118,7 @@ def test_an_upload_that_there_is_no_room_for(tiny, tmp_path):
         assert "no space left" in answer.json()["error"]["message"]
         front.rlimit(psutil.RLIMIT_FSIZE, (hard, hard))
         assert restore_state(server, 0, state).status_code == 200
-        assert list(tmp_path.iterdir()) == [tmp_path / ".sessions"]
+        assert {path.name for path in tmp_path.iterdir()} == {".sessions", ".secret"}
 
 
 def test_a_durable_answer_continues_without_its_journal(tiny, disk):

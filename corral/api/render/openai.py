@@ -59,7 +59,7 @@ class OpenAIAnswer:
 
     def _render_facts(self, choice: Choice) -> dict[str, Any]:
         timings = native.render_timings(choice.ended.timings)
-        facts = {"timings": timings, **render_cache_report(choice, self._context.piece)}
+        facts = {"timings": timings, **render_cache_report(choice, self._context)}
         if self.diagnosis is not None:
             facts["prompt_cache_diagnostics"] = render_prompt_cache_diagnostics(
                 self.diagnosis, choice.n_cached

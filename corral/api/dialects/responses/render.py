@@ -149,7 +149,7 @@ class ResponsesRenderer:
             **native.render_unmet(done),
             **diagnostics,
             usage=self._usage(choice, done),
-            **render_cache_report(choice, self._context.piece),
+            **render_cache_report(choice, self._context),
         )
         if self._reports_timings:
             ending[-1]["timings"] = native.render_timings(done.timings)
