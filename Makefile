@@ -4,6 +4,7 @@
 # make fuzz    mutated input for every parser that reads bytes from outside
 # make cluster-test engines in a Ray cluster of three nodes
 # make clients agents and libraries of others against a tiny model
+# make emulate the tests of exactness on an emulated CPU of the other architecture
 # All of them set up what they need in .venv first; a second run has nothing to do.
 
 PYTHON ?= python3
@@ -26,10 +27,10 @@ NPM_INSTALL := install --no-package-lock --no-audit --no-fund --loglevel=error -
 
 unexport PYTHONDONTWRITEBYTECODE  # compiled once, a process starts in a third of the time
 
-.PHONY: help serve test cluster-test check bench soak fuzz clients format install dev clean
+.PHONY: help serve test cluster-test check bench soak fuzz clients emulate format install dev clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -7
+	@sed -n 's/^# //p' Makefile | head -8
 
 serve: install
 	$(BIN)/corral $(ARGS)
@@ -66,6 +67,9 @@ fuzz: dev
 
 clients: dev $(CLIENTS)/agents.stamp $(LIBRARIES:%=$(CLIENTS)/%.stamp)
 	$(PYTEST) tests/clients
+
+emulate: dev
+	$(BIN)/python tools/emulate.py $(EMULATE_ARGS)
 
 format: dev
 	$(BIN)/ruff format .
