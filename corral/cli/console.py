@@ -127,12 +127,27 @@ def _describe(name: str, info: ModelInfo) -> list[str]:
         lines.append(f"weights  {info.weights}")
     if info.can_generate:
         lines.append(f"slots    {info.n_slots}, each with a context of {info.n_ctx} tokens")
+        lines.append(f"exact    {_describe_exactness(info)}")
     if info.media:
         lines.append(f"input    text, {', '.join(kind.value for kind in info.media)}")
     if not info.can_generate:
         encoder = info.encoder
         lines.append(f"embeds   inputs of up to {encoder.n_tokens} tokens, pooling {encoder.pooling.value}")
     return lines
+
+
+def _describe_exactness(info: ModelInfo) -> str:
+    """Describe up to how many streams answers do not depend on each other, and why no more."""
+    known = info.batch_exact
+    if known.reason:
+        return f"answers may depend on requests beside them: {known.reason}"
+    types = ", ".join(f"{type} {n}" for type, n in known.limits.items())
+    why = f" ({types} on this CPU)" if types else ""
+    if known.is_on:
+        return f"answers do not depend on requests beside them: batches of at most {known.n_streams}{why}"
+    if known.n_streams >= info.n_slots:
+        return "answers do not depend on requests beside them"
+    return f"up to {known.n_streams} streams do not change each other{why}; any number with --batch-exact"
 
 
 def _invite(address: str, server: ServerSettings, info: ModelInfo) -> list[str]:

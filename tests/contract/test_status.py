@@ -240,6 +240,7 @@ async def test_props():
     assert "<|im_start|>" in props["chat_template"]
     assert props["build_info"]
     assert props["is_sleeping"] is False
+    assert props["batch_exact"] == {"enabled": False, "n_streams": 0, "limits": {}, "reason": ""}
     defaults = props["default_generation_settings"]
     assert (defaults["id"], defaults["id_task"], defaults["n_ctx"]) == (0, -1, 256)
     assert defaults["params"]["seed"] == 42

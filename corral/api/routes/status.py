@@ -24,6 +24,7 @@ from corral.api.trust import is_anonymous
 from corral.chat.message import MEDIA_MARK
 from corral.core.errors import NotSupported, Unavailable
 from corral.core.media_item import MediaKind
+from corral.core.result import BatchExact
 from corral.grammar.keyword import render_support
 from corral.link.lifecycle import EngineState
 from corral.telemetry.scope import record_of
@@ -77,6 +78,15 @@ async def slots(request: Request) -> Response:
     return await state.pools.run_text(lambda: JsonResponse(_render_slots(state)))
 
 
+def _render_exactness(known: BatchExact) -> dict[str, Any]:
+    return {
+        "enabled": known.is_on,
+        "n_streams": known.n_streams,
+        "limits": known.limits,
+        "reason": known.reason,
+    }
+
+
 @router.get("/props", responses=answers(PROPS))
 async def props(request: Request) -> Response:
     """Settings of the server and facts of the model."""
@@ -96,6 +106,7 @@ async def props(request: Request) -> Response:
         "is_sleeping": state.engine.state is EngineState.SLEEPING,
         "build_info": BUILD_INFO,
         "json_schema": render_support(),
+        "batch_exact": _render_exactness(model.info.batch_exact),
     }
     vocab = model.vocab
     if is_anonymous(request):  # nothing that is written in the options, and no path

@@ -36,6 +36,7 @@ PROPS = shape(
     is_sleeping="boolean",
     build_info="string",
     json_schema="object",
+    batch_exact=shape(enabled="boolean", n_streams="integer", limits="object", reason="string"),
 )
 
 MODEL = shape(id="string", object="string", created="integer", owned_by="string", meta="object|null")
