@@ -66,8 +66,11 @@ def _rows(n_columns: int, n: int, seed: int) -> FloatArray:
 def _count_equal(multiplier: _Multiplier, rows: FloatArray, n_most: int) -> int:
     """Return up to how many rows each comes out as alone."""
     alone = [multiplier.multiply(rows, i, i + 1) for i in range(n_most)]
-    large = (n for n in (n_most - 1, n_most) if n > _N_SMALL)
-    for n in (*range(2, min(n_most, _N_SMALL) + 1), *large):
+    sizes: list[int] = [
+        *range(2, min(n_most, _N_SMALL) + 1),
+        *range(max(n_most - 1, _N_SMALL + 1), n_most + 1),
+    ]
+    for n in sizes:
         if multiplier.multiply(rows, 0, n) != b"".join(alone[:n]):
             return n - 1
     return n_most
