@@ -243,6 +243,7 @@ async def test_props():
     assert re.fullmatch(r"b\d+-[0-9a-f]{7,}", props["build_info"])
     assert props["server_version"] == __version__
     assert props["is_sleeping"] is False
+    assert props["batch_exact"] == {"enabled": False, "n_streams": 0, "limits": {}, "reason": ""}
     defaults = props["default_generation_settings"]
     assert (defaults["id"], defaults["id_task"], defaults["n_ctx"]) == (0, -1, 256)
     assert defaults["params"]["seed"] == 42

@@ -25,6 +25,7 @@ from corral.chat.message import MEDIA_MARK
 from corral.core.errors import NotSupported, Unavailable
 from corral.core.libllama import BUILD_INFO
 from corral.core.media_item import MediaKind
+from corral.core.result import BatchExact
 from corral.grammar.keyword import render_support
 from corral.link.lifecycle import EngineState
 from corral.telemetry.facts import FleetFacts
@@ -102,6 +103,7 @@ async def props(request: Request) -> Response:
         "is_sleeping": state.engine.state is EngineState.SLEEPING,
         "build_info": BUILD_INFO,
         "server_version": __version__,
+        "batch_exact": _render_exactness(model.info.batch_exact),
     }
     if "json_schema" in request.query_params:
         public["json_schema"] = render_support()
@@ -171,3 +173,12 @@ def _render_slot(state: AppState, view: SlotView, prompt: str) -> dict[str, Any]
     model, defaults = state.model, state.defaults.params
     drafts = state.settings.engine.drafts and defaults.speculative.n_max > 0
     return render_slot(view, model.info.n_ctx, model.name, defaults, prompt, drafts)
+
+
+def _render_exactness(known: BatchExact) -> dict[str, Any]:
+    return {
+        "enabled": known.is_on,
+        "n_streams": known.n_streams,
+        "limits": known.limits,
+        "reason": known.reason,
+    }

@@ -39,6 +39,7 @@ PROPS = shape(
     build_info="string",
     server_version="string",
     json_schema="object?",
+    batch_exact=shape(enabled="boolean", n_streams="integer", limits="object", reason="string"),
 )
 
 MODEL = shape(
