@@ -4,6 +4,7 @@
 # make soak    10,000 requests under faults, slow tests, more examples
 # make fuzz    mutated input for every parser that reads bytes from outside
 # make clients agents and libraries of others against a tiny model
+# make emulate the tests of exactness on an emulated CPU of the other architecture
 # All of them set up what they need in .venv first; a second run has nothing to do.
 
 PYTHON ?= python3
@@ -23,15 +24,15 @@ FEATURES := $(BIN)/python -m tests.features
 WAITING := -n 3 --dist loadfile  # for two cores: a third of the time they wait for processes
 IN_ORDER := --no-loadscope-reorder  # files with few tests, some of which take longest, would come last
 CLIENTS := .cache/clients
-LIBRARIES := langchain litellm pydantic-ai
+LIBRARIES := langchain litellm pydantic-ai outlines guidance
 NPM_INSTALL := install --no-package-lock --no-audit --no-fund --loglevel=error --fetch-retries=1 --fetch-timeout=60000
 
 unexport PYTHONDONTWRITEBYTECODE  # compiled once, a process starts in a third of the time
 
-.PHONY: help serve test test-all cluster-test check types fast bench soak fuzz clients format install dev clean
+.PHONY: help serve test test-all cluster-test check types fast bench soak fuzz clients emulate format install dev clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -7
+	@sed -n 's/^# //p' Makefile | head -9
 
 serve: install
 	$(BIN)/corral $(ARGS)
@@ -61,6 +62,7 @@ types: dev
 	$(BIN)/mypy
 
 fast: dev  # the layers too: tests/meta
+	$(BIN)/python tools/shape.py --check
 	$(QUICK) -n 2 tests/unit tests/contract tests/meta
 
 bench: dev
@@ -78,6 +80,9 @@ fuzz: dev
 
 clients: dev $(CLIENTS)/agents.stamp $(LIBRARIES:%=$(CLIENTS)/%.stamp)
 	$(PYTEST) tests/clients
+
+emulate: dev
+	$(BIN)/python tools/emulate.py $(EMULATE_ARGS)
 
 format: dev
 	$(BIN)/ruff format .

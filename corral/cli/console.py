@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from corral.cli.bar import Bar
 from corral.core.pooling import Pooling
-from corral.core.result import Loading, ModelInfo, Stage
+from corral.core.result import BatchExact, Loading, ModelInfo, Stage
 from corral.core.settings import ServerSettings, Settings
 from corral.server.listen import UNIX
 from corral.server.log import level_of
@@ -127,12 +127,25 @@ def _describe(name: str, info: ModelInfo) -> list[str]:
         lines.append(f"weights  {info.weights}")
     if info.can_generate:
         lines.append(f"slots    {info.n_slots}, each with a context of {info.n_ctx} tokens")
+    if info.batch_exact.n_streams or info.batch_exact.reason:
+        lines.append(f"exact    {_describe_exactness(info.batch_exact)}")
     if info.media:
         lines.append(f"input    text, {', '.join(kind.value for kind in info.media)}")
     if not info.can_generate:
         encoder = info.encoder
         lines.append(f"embeds   inputs of up to {encoder.n_tokens} tokens, pooling {encoder.pooling.value}")
     return lines
+
+
+def _describe_exactness(known: BatchExact) -> str:
+    """Describe up to how many streams answers do not depend on each other, and why no more."""
+    if known.reason:
+        return f"answers may depend on requests beside them: {known.reason}"
+    types = ", ".join(f"{type} {n}" for type, n in known.limits.items())
+    why = f" ({types} on this CPU)" if types else ""
+    if known.is_on:
+        return f"answers do not depend on requests beside them: batches of at most {known.n_streams}{why}"
+    return f"up to {known.n_streams} streams share a batch without changing each other{why}"
 
 
 def _invite(address: str, server: ServerSettings, info: ModelInfo) -> list[str]:

@@ -41,6 +41,20 @@ class EncoderInfo(msgspec.Struct, frozen=True, kw_only=True):
     labels: list[str] = []  # names of the head's outputs, if it has any
 
 
+class BatchExact(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--batch-exact` means for this file on this machine, as far as it is known.
+
+    `n_streams`: so many can share a batch with the bits that each has alone; 0: nothing is promised, for
+    this `reason`. `n_adapted`: the same with adapters. `limits`: by type of weights, unless any number can.
+    """
+
+    is_on: bool = False
+    n_streams: int = 0
+    n_adapted: int = 0
+    limits: dict[str, int] = {}
+    reason: str = ""
+
+
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The model and context as the engine loaded them."""
 
@@ -62,6 +76,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     media: list[MediaKind] = []  # supported kinds
     sample_rate: int = 0  # of audio
     fingerprint: str = ""  # equal for engines that compute the same bits: build, CPU, model, KV cache
+    batch_exact: BatchExact = BatchExact()
 
 
 class Timings(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

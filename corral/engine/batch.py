@@ -45,12 +45,14 @@ class Part(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class BatchShape:
     """How many tokens a batch may have, how many of them run at once, and whether it may mix sequences.
-    `n_streams`: how many streams a batch may have, if it does not mix them with prompts."""
+    `n_streams`: how many streams a batch may have, if it does not mix them with prompts; `n_adapted`: the
+    same of streams with adapters."""
 
     n_batch: int
     n_ubatch: int
     mixes: bool
     n_streams: int = NO_LIMIT
+    n_adapted: int = NO_LIMIT
 
 
 BatchPlan = tuple[Part, ...]
@@ -71,10 +73,11 @@ def plan_batches(
     alone = {prompt.slot for prompt in prompts if prompt.is_alone or not shape.mixes}
     batches: list[BatchPlan] = []
     for lora_key in dict.fromkeys(lora_key_of.values()):
-        *full, parts = _split([Part(token.slot, 1) for token in tokens if token.lora_key == lora_key], shape)
+        alike = [Part(token.slot, 1) for token in tokens if token.lora_key == lora_key]
+        *full, parts = _split(alike, lora_key, shape)
         batches += map(tuple, full)
-        alike = [chunk for chunk in chunks if lora_key_of[chunk.slot] == lora_key and chunk.slot not in alone]
-        parts += _fit(alike, shape.n_batch - len(parts))
+        mixed = [chunk for chunk in chunks if lora_key_of[chunk.slot] == lora_key and chunk.slot not in alone]
+        parts += _fit(mixed, shape.n_batch - len(parts))
         if parts:
             batches.append(tuple(sorted(parts, key=lambda part: part.slot)))
     return batches + [(chunk,) for chunk in chunks if chunk.slot in alone]
@@ -83,17 +86,17 @@ def plan_batches(
 def count_stream_batches(tokens: Sequence[Token], shape: BatchShape) -> int:
     """Return how many batches `plan_batches` makes of these streams."""
     counts = Counter(token.lora_key for token in tokens)
-    return sum(_n_groups(n, shape) for n in counts.values())
+    return sum(_n_groups(n, lora_key, shape) for lora_key, n in counts.items())
 
 
-def _n_groups(n: int, shape: BatchShape) -> int:
-    return 1 if shape.mixes else -(-n // shape.n_streams)
+def _n_groups(n: int, lora_key: bytes, shape: BatchShape) -> int:
+    return 1 if shape.mixes else -(-n // (shape.n_adapted if lora_key else shape.n_streams))
 
 
-def _split(parts: list[Part], shape: BatchShape) -> list[list[Part]]:
+def _split(parts: list[Part], lora_key: bytes, shape: BatchShape) -> list[list[Part]]:
     """Split streams into groups of about the same size, in the order of their slots; at least one group."""
     parts = sorted(parts, key=lambda part: part.slot)
-    n = max(1, _n_groups(len(parts), shape))
+    n = max(1, _n_groups(len(parts), lora_key, shape))
     ends = [len(parts) * i // n for i in range(n + 1)]
     return [parts[start:end] for start, end in pairwise(ends)]
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Generator, Sequence
 
 from corral.core.errors import CorralError
-from corral.core.result import Decodes, Event, Failed, Heartbeat, LastResult, Tokens
+from corral.core.result import BatchExact, Decodes, Event, Failed, Heartbeat, LastResult, Tokens
 from corral.core.task import Cancel, Command, Stop
 from corral.engine.coroutine import NO_RESERVATIONS, Coroutines, Wakeup
 from corral.engine.slot import Slot
@@ -44,6 +44,11 @@ class Engine:
         self._n_commands = 0
         self._has_rested = False  # the last step did nothing, and no command came since
         self.is_stopped = False
+
+    @property
+    def batch_exact(self) -> BatchExact:
+        """What is promised of answers beside others; nothing, unless an engine knows more."""
+        return BatchExact()
 
     @property
     def has_work(self) -> bool:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from corral.core.modifier import AdapterConfig
-from corral.core.result import Event
+from corral.core.result import BatchExact, Event
 from corral.core.settings import EngineSettings
 from corral.engine.action import Actions
 from corral.engine.adapter import AdapterRegistry
@@ -58,6 +58,10 @@ class GenerationEngine(Engine):
         workers = (self._media, self._runner, self._embedder, self._actions, adapters, controls)
         super().__init__(workers, coroutines, wakeup, emit, clock, self._scheduler.slots, self._share)
         self.warm_up = self._runner.warm_up
+
+    @property
+    def batch_exact(self) -> BatchExact:
+        return self._runner.batch_exact
 
     def _adapters_in_use(self) -> list[AdapterConfig]:
         return [*self._runner.adapters_in_use, *self._embedder.adapters_in_use]

@@ -12,7 +12,7 @@ from corral.core.media_item import MediaItem, MediaKind
 from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.core.params import Constraint, SamplingParams, SchemaCheck
 from corral.core.pooling import Pooling
-from corral.core.result import TokenProbs, Violation
+from corral.core.result import BatchExact, TokenProbs, Violation
 
 
 class Vocabulary(Protocol):
@@ -263,6 +263,10 @@ class Backend(Evaluator, StatePort, Protocol):
     @property
     def is_exact(self) -> bool:
         """Whether the same batches give the same logits every time."""
+
+    @property
+    def batch_exact(self) -> BatchExact:
+        """How many streams can share a batch without changing each other, by what is known of kernels."""
 
     @property
     def drafter(self) -> Drafter | None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.errors import ContextExceeded, CorralError, InvalidRequest
 from corral.core.media import has_media
 from corral.core.modifier import AdapterConfig
-from corral.core.result import Decodes, Event, Failed, Heartbeat
+from corral.core.result import BatchExact, Decodes, Event, Failed, Heartbeat
 from corral.core.settings import EngineSettings
 from corral.core.task import Command, Task
 from corral.engine.batch import (
@@ -45,6 +46,12 @@ from corral.engine.slot import Slot
 from corral.engine.speculation import Speculation
 from corral.engine.worker import Batch, Worker
 
+_FEWER = (
+    "--batch-exact: {n_known} streams in a batch differ from each alone, against what is known of this CPU; "
+    "batches have at most {n}. Please report it, with the output of `corral doctor`"
+)
+_log = logging.getLogger(__name__)
+
 
 class Runner(Worker):
     handles = (Task,)
@@ -73,7 +80,7 @@ class Runner(Worker):
         self._shape = BatchShape(backend.n_batch, backend.n_ubatch, mixes)
         self._groups_streams = settings.batch_exact and not mixes
         if self._groups_streams:
-            self._shape = replace(self._shape, n_streams=1)  # until more of them are known to be exact
+            self._shape = replace(self._shape, n_streams=1, n_adapted=1)  # until the warm-up has tried more
         self._n_slots = backend.n_seq
         self._prompt_cap = backend.n_prefill_max  # shrinks while KV cells are short
         self._checkpointer = Checkpointer(scheduler, kv)
@@ -121,8 +128,26 @@ class Runner(Worker):
         can_draft = self._backend.can_cut or self._kv.needs_mark
         if self._settings.drafts and self.speculation.n_exact == 1 and can_draft:
             self.speculation.n_exact = probe_exact(self._backend, self.decoder.cost, self._clock)
-        if self._groups_streams and self._backend.can_cut:
-            self._shape = replace(self._shape, n_streams=probe_streams(self._backend))
+        if self._groups_streams:
+            self._group_streams(self._backend.batch_exact)
+
+    def _group_streams(self, known: BatchExact) -> None:
+        """Let as many streams share a batch as are known not to change each other's bits."""
+        if self._backend.can_cut:
+            n = probe_streams(self._backend, known.n_streams)
+            self._shape = replace(self._shape, n_streams=n, n_adapted=min(n, known.n_adapted))
+            if n < known.n_streams:
+                _log.warning("%s", _FEWER.format(n=n, n_known=known.n_streams))
+        # A draft is as many rows as it has tokens.
+        self.speculation.n_exact = min([self.speculation.n_exact, *known.limits.values()])
+
+    @property
+    def batch_exact(self) -> BatchExact:
+        """What is promised, once the engine is warm."""
+        known, shape = self._backend.batch_exact, self._shape
+        if not self._groups_streams:
+            return known
+        return msgspec.structs.replace(known, n_streams=shape.n_streams, n_adapted=shape.n_adapted)
 
     def handle(self, command: Command, arrival: int) -> Coroutine | Event:
         assert isinstance(command, Task)

@@ -76,7 +76,12 @@ def main() -> None:
         raise SystemExit(1) from None
     heartbeat.engine = engine
     threading.Thread(target=_read_commands, args=(channel, engine, inbox), daemon=True).start()
-    info = msgspec.structs.replace(info, weights=weights, fingerprint=engine_fingerprint(settings))
+    info = msgspec.structs.replace(
+        info,
+        weights=weights,
+        fingerprint=engine_fingerprint(settings),
+        batch_exact=engine.batch_exact,
+    )
     channel.send([Ready(info, settings)])
     loop.run(engine, inbox)
     os._exit(0)

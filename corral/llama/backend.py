@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from corral.core.chunk import Chunk, FloatArray, Memory, State, TokenArray
@@ -23,6 +24,7 @@ from corral.llama.context_params import context_params
 from corral.llama.context_size import notes_on_context, total_ctx
 from corral.llama.drafter import Drafter
 from corral.llama.encoder import Encoder, encoder_info
+from corral.llama.exactness import find_exactness
 from corral.llama.fingerprint import model_fingerprint
 from corral.llama.hardware import flash_attn_type, prompt_piece, thread_counts, uses_gpu
 from corral.llama.joint_draw import JointDraw
@@ -48,6 +50,7 @@ class LlamaBackend(Context):
 
     def __init__(self, model: Model, settings: EngineSettings, projector: Projector | None = None) -> None:
         settings = fit_cache(settings, model)
+        self.batch_exact = find_exactness(settings)  # before the first product
         super().__init__(model, generation_params(settings, model))
         for note in notes_on_context(settings, model, self.n_ctx):
             _log.warning("%s", note)
@@ -61,6 +64,9 @@ class LlamaBackend(Context):
         self.mixes_batches = settings.kv_unified
         self.n_window = model.n_window
         self.can_cut = not model.is_recurrent
+        if not self.can_cut:  # nothing tries how the rest of such a model computes
+            alone = min(1, self.batch_exact.n_streams)
+            self.batch_exact = msgspec.structs.replace(self.batch_exact, n_streams=alone, n_adapted=alone)
         self._moves_keys = self.can_cut and super().can_shift and can_move_keys(settings, model)
         self.can_cut_states = not (model.is_recurrent or model.has_window)
         self._model = model

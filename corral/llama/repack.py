@@ -21,7 +21,7 @@ _N_EVALUATED = 512  # tokens
 _N_CONTEXT_BYTES = 1 << 14
 
 
-class _InitParams(ctypes.Structure):
+class InitParams(ctypes.Structure):
     _fields_ = (
         ("mem_size", ctypes.c_size_t),
         ("mem_buffer", _POINTER),
@@ -36,15 +36,29 @@ def repacked_types() -> frozenset[int]:
     return frozenset(kind for kind in kinds if copy_bytes(kind, _USUAL_SHAPE))
 
 
-@cache
 def copy_bytes(kind: int, shape: tuple[int, ...]) -> int:
     """Return the bytes of a repacked copy; 0 if there is none. libllama aborts on invalid shapes."""
+    return _place(kind, shape)[1]
+
+
+def repacked_buffer(kind: int, shape: tuple[int, ...]) -> int:
+    """Return the type of buffer that a weight is repacked into; 0 if it is not."""
+    return _place(kind, shape)[0]
+
+
+@cache
+def _place(kind: int, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the first type of buffer that repacks the weight, and the bytes there; zeros if none does."""
     type = GGML_TYPES[kind]
     if len(shape) not in (2, 3) or shape[0] % type.n_values or not type.multiplies:
-        return 0
-    cpu = ggml("ggml_backend_dev_by_type", _POINTER, _CPU)
-    sizes = (_size_in(cpu, buffer_type, kind, shape) for buffer_type in _extra_buffer_types(cpu))
-    return next((n_bytes for n_bytes in sizes if n_bytes), 0)
+        return 0, 0
+    cpu = cpu_device()
+    sizes = ((each, _size_in(cpu, each, kind, shape)) for each in _extra_buffer_types(cpu))
+    return next(((each, n_bytes) for each, n_bytes in sizes if n_bytes), (0, 0))
+
+
+def cpu_device() -> int:
+    return int(ggml("ggml_backend_dev_by_type", _POINTER, _CPU))
 
 
 def _extra_buffer_types(cpu: int) -> Iterator[int]:
@@ -62,9 +76,9 @@ def _extra_buffer_types(cpu: int) -> Iterator[int]:
 
 def _size_in(cpu: int, buffer_type: int, kind: int, shape: tuple[int, ...]) -> int:
     """Return the weight's bytes in this buffer type; 0 if it does not support the product."""
-    context = ggml("ggml_init", _POINTER, _InitParams(_N_CONTEXT_BYTES, None, True))
+    context = ggml("ggml_init", _POINTER, InitParams(_N_CONTEXT_BYTES, None, True))
     buffer = ggml("ggml_backend_buft_alloc_buffer", _POINTER, buffer_type, ctypes.c_size_t(0))
-    weight = _tensor(context, kind, shape)
+    weight = new_tensor(context, kind, shape)
     _POINTER.from_address(weight + _BUFFER_OFFSET).value = buffer
     product = _product(context, weight, shape)
     takes = ggml("ggml_backend_dev_supports_op", ctypes.c_bool, cpu, product)
@@ -77,14 +91,14 @@ def _size_in(cpu: int, buffer_type: int, kind: int, shape: tuple[int, ...]) -> i
 def _product(context: int, weight: int, shape: tuple[int, ...]) -> int:
     """Return the product with a layer's activations; expert matrices are selected by index."""
     if len(shape) == 2:
-        rows = _tensor(context, _F32, (shape[0], _N_EVALUATED))
+        rows = new_tensor(context, _F32, (shape[0], _N_EVALUATED))
         return int(ggml("ggml_mul_mat", _POINTER, context, weight, rows))
-    rows = _tensor(context, _F32, (shape[0], 1, _N_EVALUATED))
-    numbers = _tensor(context, _I32, (1, _N_EVALUATED))
+    rows = new_tensor(context, _F32, (shape[0], 1, _N_EVALUATED))
+    numbers = new_tensor(context, _I32, (1, _N_EVALUATED))
     return int(ggml("ggml_mul_mat_id", _POINTER, context, weight, rows, numbers))
 
 
-def _tensor(context: int, kind: int, shape: tuple[int, ...]) -> int:
+def new_tensor(context: int, kind: int, shape: tuple[int, ...]) -> int:
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     n_dims = ctypes.c_int(len(shape))
     return int(ggml("ggml_new_tensor", _POINTER, context, ctypes.c_int(kind), n_dims, sizes))

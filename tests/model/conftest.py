@@ -20,11 +20,11 @@ def quiet_library() -> None:
 def model(request, models) -> Path:
     """The model that a test names as its (indirect) parameter."""
     if request.param == "q8_0":
-        return to_q8_0(_default_model(), models / "default-q8_0.gguf")
-    return _default_model() if request.param == "default" else models / f"{request.param}.gguf"
+        return to_q8_0(default_model(), models / "default-q8_0.gguf")
+    return default_model() if request.param == "default" else models / f"{request.param}.gguf"
 
 
-def _default_model() -> Path:
+def default_model() -> Path:
     path = find_default_model()
     assert path is not None, "`make install` brings the default model"
     return path

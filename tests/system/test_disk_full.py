@@ -32,6 +32,14 @@ def run(*options: object, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=START_S, env={**os.environ, **env})
 
 
+@pytest.mark.parametrize("limit", ["ulimit -n 14", "ulimit -n 24", f"ulimit -v {300 << 10}"])
+def test_too_few_files_or_too_little_memory_is_one_line_at_the_start(tiny, limit):
+    command = f'{limit}; exec "$0" -m corral --port 0 -c 256 -m "$1"'
+    arguments = ["bash", "-c", command, sys.executable, str(tiny)]
+    said = refusal(subprocess.run(arguments, capture_output=True, text=True, timeout=START_S))
+    assert re.search("too many open files|not enough memory", said, re.IGNORECASE)
+
+
 def refusal(result: subprocess.CompletedProcess[str]) -> str:
     """What a command says that ends with an error: one line of its own, and no traceback."""
     assert result.returncode in (1, 2), result.stderr
@@ -75,6 +83,16 @@ def test_the_cache_on_disk_goes_without_what_does_not_fit(tiny, disk):
     assert not list(folder.glob(".pending-*"))
 
 
+def test_a_response_that_a_full_disk_does_not_store_says_so(tiny, disk):
+    with CorralProcess("-m", tiny, "-c", 512, "--responses", disk.path) as server:
+        asked = {"input": "hello", "max_output_tokens": 2}
+        assert "warnings" not in server.post("/v1/responses", **asked).json()
+        disk.fill()
+        (warning,) = server.post("/v1/responses", **asked).json()["warnings"]
+        assert FULL in warning
+        assert "--responses" in warning
+
+
 def test_sessions_that_a_full_disk_loses_at_the_end_are_named(tiny, disk):
     with CorralProcess("-m", tiny, "-c", 512, "--slots", "--slot-save-path", disk.path) as server:
         server.complete(prompt=prompt_of(1, 200), n_predict=1, id_slot=0)
@@ -99,7 +117,7 @@ def test_an_upload_that_there_is_no_room_for(tiny, tmp_path):
         assert "no space left" in answer.json()["error"]["message"]
         front.rlimit(psutil.RLIMIT_FSIZE, (hard, hard))
         assert restore_state(server, 0, state).status_code == 200
-        assert list(tmp_path.iterdir()) == [tmp_path / ".sessions"]
+        assert {path.name for path in tmp_path.iterdir()} == {".sessions", ".secret"}
 
 
 def test_a_durable_answer_continues_without_its_journal(tiny, disk):

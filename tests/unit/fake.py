@@ -23,7 +23,17 @@ from corral.core.fim import FimTokens
 from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.core.params import Constraint, SamplingParams, SchemaCheck
 from corral.core.pooling import Pooling
-from corral.core.result import Decodes, EncoderInfo, Event, Failed, ModelInfo, Queue, TokenProb, TokenProbs
+from corral.core.result import (
+    BatchExact,
+    Decodes,
+    EncoderInfo,
+    Event,
+    Failed,
+    ModelInfo,
+    Queue,
+    TokenProb,
+    TokenProbs,
+)
 from corral.core.task import Embed
 from corral.core.top_probs import TopProbs
 from corral.engine.embedder import Embedder
@@ -313,6 +323,7 @@ class FakeBackend:
         self.adapters: Any = FakeAdapters()
         self.lora: AdapterConfig = ()
         self.is_exact = True
+        self.batch_exact = BatchExact(n_streams=n_seq, n_adapted=n_seq)
         self.drafter: Any = None
         self.projector: Any = None
         self.has_planes = False

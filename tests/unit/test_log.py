@@ -16,7 +16,7 @@ import pytest
 
 from corral.core.errors import CorralError
 from corral.core.file import write_all
-from corral.core.result import Loading, Stage
+from corral.core.result import BatchExact, Loading, Stage
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.link.log import log_to_front, parse_line, relay_log
 from corral.server import log
@@ -404,6 +404,26 @@ class TestConsole:
         assert "  model    m.gguf (tiny, 3 MiB)\n" in text
         assert "  slots    2, each with a context of 512 tokens\n" in text
         assert "  try      curl http://h:1/v1/chat/completions -d '{" in text
+
+    @pytest.mark.parametrize(
+        ("known", "line"),
+        [
+            (BatchExact(), ""),
+            (BatchExact(reason="a GPU"), "answers may depend on requests beside them: a GPU"),
+            (
+                BatchExact(n_streams=3, limits={"q4_K": 3, "q6_K": 7}),
+                "up to 3 streams share a batch without changing each other (q4_K 3, q6_K 7 on this CPU)",
+            ),
+            (
+                BatchExact(is_on=True, n_streams=4),
+                "answers do not depend on requests beside them: batches of at most 4",
+            ),
+        ],
+    )
+    def test_it_says_what_holds_beside_other_requests(self, capsys, known, line):
+        self.console().ready("http://h:1", self.info(batch_exact=known))
+        shown = [each for each in capsys.readouterr().err.splitlines() if each.startswith("  exact")]
+        assert shown == ([f"  exact    {line}"] if line else [])
 
     def test_it_names_the_page_and_why_the_weights_are_what_they_are(self, capsys):
         info = self.info(weights="Q8_0, re-encoded from Q4_1: faster")

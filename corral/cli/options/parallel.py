@@ -75,7 +75,7 @@ OPTIONS = (
     Option(
         ("--batch-exact",),
         "on a CPU, evaluate only as many streams at once as round like a single one: answers do not depend "
-        "on their number, and many streams are slower",
+        "on their number, and many streams are slower; refused where that cannot be kept",
         negative=("--no-batch-exact",),
     ),
     Option(
