@@ -62,7 +62,6 @@ types: dev
 	$(BIN)/mypy
 
 fast: dev  # the layers too: tests/meta
-	$(BIN)/python tools/shape.py --check
 	$(QUICK) -n 2 tests/unit tests/contract tests/meta
 
 bench: dev
