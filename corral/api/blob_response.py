@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from corral.api.user_content import USER_CONTENT
+
 
 class BlobResponse(StreamingResponse):
     def __init__(
         self, pieces: Iterator[bytes], n_bytes: int, media_type: str, on_end: Callable[[], Awaitable[None]]
     ) -> None:
         """`on_end` is called after the last read, also if the client disconnects."""
-        headers = {"content-length": str(n_bytes)}
+        headers = {**USER_CONTENT, "content-length": str(n_bytes)}
         super().__init__(_iterate(pieces), media_type=media_type, headers=headers)
         self._on_end = on_end
 

@@ -15,6 +15,7 @@ from corral.api.durable import DurableWork, set_work
 from corral.api.followed_stream import set_session
 from corral.api.state import AppState
 from corral.api.stream_session import StreamSession
+from corral.core.repeat import repeat
 from corral.storage.journal import Journal
 from corral.storage.journal_record import History
 
@@ -103,9 +104,7 @@ class DurableRunner:
         return answer
 
     async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(_SWEEP_S)
-            await self._journal.run(self._journal.sweep)
+        await repeat("removing old requests", lambda: self._journal.run(self._journal.sweep), _SWEEP_S)
 
 
 class _Answer:

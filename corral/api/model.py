@@ -38,12 +38,14 @@ class ChatSettings:
 
 @dataclass(frozen=True, slots=True)
 class RenderContext:
-    """Facts of the model for responses. `is_verbose`: include the native response."""
+    """Facts of the model for responses. `is_verbose`: include the native response. `shares_slots`: clients
+    may see each other's tokens."""
 
     model_name: str
     n_ctx: int
     vocab: Vocab
     is_verbose: bool
+    shares_slots: bool
 
     def piece(self, token: int) -> bytes:
         """Return a token's bytes, also of control tokens."""
@@ -58,6 +60,7 @@ class ModelFacts:
         self._alias = next(iter(settings.server.aliases), "")
         self._only_embeds = settings.engine.only_embeds
         self._is_verbose = settings.engine.verbose
+        self._shares_slots = settings.server.slots
         self._engine = engine
         self._loaded: tuple[Vocab, ChatSettings] | None = None
         self.rerank_template = ""
@@ -93,7 +96,7 @@ class ModelFacts:
 
     @property
     def render_context(self) -> RenderContext:
-        return RenderContext(self.name, self.info.n_ctx, self.vocab, self._is_verbose)
+        return RenderContext(self.name, self.info.n_ctx, self.vocab, self._is_verbose, self._shares_slots)
 
     def require_generation(self) -> None:
         """Refuse completions on a server that only computes embeddings."""

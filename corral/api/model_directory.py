@@ -11,11 +11,11 @@ from starlette.requests import Request
 class ModelDirectory(Protocol):
     """`corral.server.router` has the real one. Errors name models that the client may not use as missing."""
 
-    def render(self, request: Request) -> dict[str, Any]:
+    async def render(self, request: Request) -> dict[str, Any]:
         """Return `data` and `models` of the list."""
         ...
 
-    def render_one(self, request: Request, name: str) -> dict[str, Any]:
+    async def render_one(self, request: Request, name: str) -> dict[str, Any]:
         """Return a row of the list. Raises NotFound."""
         ...
 

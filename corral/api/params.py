@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from corral.api.adapter import make_config, parse_scales
-from corral.api.constraint import grammar_or_schema, make_lazy
+from corral.api.constraint import constrain, make_lazy
+from corral.api.demand import find_demand
 from corral.api.prompt import check_token, refuse_hopeless, tokenize_mixed
 from corral.api.reasoning import raw_budget
 from corral.api.schema.completion import CompletionRequest, GenerationFields
@@ -67,7 +68,8 @@ class Baseline:
 def prepare_bound_params(request: GenerationFields, base: Baseline) -> GenerationParams:
     """Return parameters with the grammar or schema of the request."""
     params = prepare_params(request, base)
-    constraint = grammar_or_schema(request.grammar, request.json_schema, params.json_whitespace)
+    demand = find_demand(request)
+    constraint = constrain(demand, params.json_whitespace) if demand else None
     return msgspec.structs.replace(
         params,
         constraint=make_lazy(constraint, request, base.vocab) or base.defaults.constraint,
@@ -87,6 +89,7 @@ def prepare_params(request: GenerationFields, base: Baseline) -> GenerationParam
     own = {k: v for k, v in given.items() if k in GenerationParams.__struct_fields__}
     if "lora" in own:
         own["lora"] = make_config(parse_scales(given["lora"], base.adapters, "lora"))
+    own["stream"] = request.stream
     own["speculative"] = _prepare_speculative(given, defaults.speculative)
     own["preserved"] = (*defaults.preserved, *preserved_tokens(request.preserved_tokens, vocab))
     own["guidance"] = _prepare_guidance(given, vocab, base.n_ctx, defaults.guidance)

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
-from corral.api.constraint import make_lazy, schema_of_format
+from corral.api.constraint import make_lazy
+from corral.api.demand import Demand, find_demand
 from corral.api.model import ChatSettings
 from corral.api.params import Baseline, prepare_params, preserved_tokens
 from corral.api.prepare import PrepareContext, PreparedCompletion, TaskPlan, apply_system_prompt
@@ -145,7 +146,7 @@ def _parse_chat(body: ChatRequest, settings: ChatSettings) -> Chat:
     if settings.tool_format.format.has_single_arguments:
         use = _split(use, fields)
     is_continued = _is_continued(body, messages, settings.prefill)
-    plan = _schema(body, layout)
+    plan = _schema(find_demand(body), layout)
     options, enable_thinking = _template_options(body, settings.options)
     return Chat(
         messages=messages,
@@ -227,21 +228,12 @@ def _template_options(body: ChatRequest, defaults: Mapping[str, Any]) -> tuple[d
     return options, enable_thinking
 
 
-def _schema(body: ChatRequest, layout: JsonWhitespace) -> SchemaPlan:
-    """Plan the schema of the answer, from `response_format` or `json_schema`."""
-    schema = schema_of_format(body.response_format)
-    if schema is None and body.json_schema is not None:
-        schema = {"type": "object"} if body.json_schema == {} else body.json_schema
-    if schema is None:
+def _schema(demand: Demand | None, layout: JsonWhitespace) -> SchemaPlan:
+    """Plan the schema of the answer, if the request has one."""
+    if demand is None or demand.kind != "json":
         return SchemaPlan(None)
-    field = _field_of_schema(body)
-    if body.grammar:
-        raise InvalidRequest(f"cannot be combined with '{field}'", field="grammar")
-    return plan_schema(schema, field, layout)
-
-
-def _field_of_schema(body: ChatRequest) -> str:
-    return "json_schema" if schema_of_format(body.response_format) is None else "response_format"
+    # compat: /v1/chat/completions: an empty schema is that of any object.
+    return plan_schema({"type": "object"} if demand.value == {} else demand.value, demand.field, layout)
 
 
 def _constraint(
@@ -252,13 +244,16 @@ def _constraint(
     base: Baseline,
 ) -> Constraint | None:
     """Return the constraint of the answer: its own grammar, schema or tools, else the server's default."""
-    own = Constraint(kind="gbnf", text=body.grammar, field="grammar") if body.grammar else None
+    demand = find_demand(body)
+    own = None
+    if demand is not None and demand.kind != "json":
+        own = Constraint(kind=demand.kind, text=demand.value, field=demand.field)
     own = make_lazy(own, body, base.vocab)
     if own and chat.use.is_possible:
-        raise InvalidRequest(f"cannot be combined with '{_tool_fields(body).tools}'", field="grammar")
+        raise InvalidRequest(f"cannot be combined with '{_tool_fields(body).tools}'", field=own.field)
     binding = chat_format.bind(chat, prompt, lambda text: _grammar_token(text, base.vocab))
     if binding is not None and not own:
-        return _bound(body, chat, binding, base.vocab)
+        return _bound(body, demand, chat, binding, base.vocab)
     given = own or (None if chat.use.is_possible else base.defaults.constraint)
     if given is None or given.trigger_words or given.trigger_tokens:
         return given
@@ -267,10 +262,10 @@ def _constraint(
     return msgspec.structs.replace(given, trigger=trigger, checks=checks)
 
 
-def _bound(body: ChatRequest, chat: Chat, binding: Binding, vocab: Vocab) -> Constraint:
-    schemas: dict[str, Any] = {}
-    if chat.schema is not None:
-        schemas[_field_of_schema(body)] = chat.schema
+def _bound(
+    body: ChatRequest, demand: Demand | None, chat: Chat, binding: Binding, vocab: Vocab
+) -> Constraint:
+    schemas: dict[str, Any] = {demand.field: chat.schema} if demand is not None else {}
     if chat.use.is_possible:
         fields = _tool_fields(body)
         schemas |= {fields.parameters(tool.index): tool.parameters for tool in chat.use.tools}

@@ -8,14 +8,13 @@ event loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral.api.front_client import FrontClient, shared_url
-from corral.core.errors import CorralError
+from corral.core.repeat import repeat
 from corral.core.settings import ServerSettings
 from corral.storage.front_registry import FrontRegistry
 from corral.telemetry.ledger import DAY_S, Ledger
@@ -86,9 +85,9 @@ class Sharing:
             return is_alone
 
     async def _look(self, ledger: Ledger, is_ready: Callable[[], bool]) -> None:
-        while True:
-            with contextlib.suppress(CorralError, OSError):  # a disk that is full or away for a while
-                if is_ready():
-                    await self.take_over(0)
-                await ledger.refresh(int(time.time()) // DAY_S)
-            await asyncio.sleep(_LOOK_S)
+        async def look() -> None:
+            if is_ready():
+                await self.take_over(0)
+            await ledger.refresh(int(time.time()) // DAY_S)
+
+        await repeat("looking for servers that are gone", look, _LOOK_S)

@@ -13,7 +13,10 @@ from corral.api.state import state_of
 from corral.core.errors import InvalidRequest, NoSuchSlot, NotSupported
 from corral.core.result import ModelInfo, SlotReport
 from corral.core.task import Busy, SlotAction, Verb
+from corral.storage.save_directory import SaveDirectory
 from corral.telemetry.scope import record_of
+
+_SIGNED = (Verb.SAVE, Verb.RESTORE, Verb.FORK)  # have files, a fork that of a copy to another engine
 
 
 class SlotCall:
@@ -28,6 +31,11 @@ class SlotCall:
     @property
     def info(self) -> ModelInfo:
         return self._state.model.info
+
+    @property
+    def saves(self) -> SaveDirectory | None:
+        """The directory of the client's slot files."""
+        return self.storage.saves_of(record_of(self.request).client)
 
     @property
     def slot(self) -> int:
@@ -57,7 +65,9 @@ class SlotCall:
             verb=verb,
             slot=self.slot if slot is None else slot,
             busy=busy or self.busy,
+            secret=await self.storage.secret() if verb in _SIGNED else b"",
             tenant=record_of(self.request).client.tenant,
+            sees_all=self._state.settings.server.slots,
             **fields,
         )
         self._state.admission.check_health()

@@ -142,7 +142,8 @@ def _open_mcp(server: ServerSettings, remote: RemoteMedia | None) -> McpSessions
     given = read_servers(server.mcp_servers_config, server.mcp_servers_json)
     if remote is not None and all(each.name != WEB for each in given):
         return McpSessions((*given, web_server()), lambda: WebTransport(remote))
-    return McpSessions(given) if server.mcp_servers_config or server.mcp_servers_json else None
+    is_open = server.mcp_servers_config or server.mcp_servers_json or server.tools
+    return McpSessions(given) if is_open else None
 
 
 def _open_remote(server: ServerSettings) -> RemoteMedia | None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from corral.core.client import Client
 from corral.core.errors import Conflict
 from corral.core.settings import ServerSettings
 from corral.core.task import Busy
 from corral.storage.batch_store import BatchStore
-from corral.storage.chat_store import ChatStore
+from corral.storage.chat_store import ChatStore, folder_name
 from corral.storage.document_store import DocumentStore
 from corral.storage.front_registry import FrontRegistry
 from corral.storage.save_directory import SaveDirectory
+from corral.storage.secret import SECRET_BYTES, read_secret
 from corral.storage.session import SessionStore, spill_directory
 from corral.storage.shared_documents import SharedDocumentStore
 
+_KEYS = ".keys"  # has the directories of clients; no client can name it
 _MAX_BLOBS = 2  # states in memory at once for each slot and direction, besides sessions
 
 
@@ -30,6 +34,9 @@ class Storage:
         """`shared`: has the chats and documents of several models. `registry`: of the servers that use the
         same directories."""
         self.saves = SaveDirectory(Path(server.slot_save_path)) if server.slot_save_path else None
+        self._saves_are_shared = server.slots
+        self._saves_of: dict[str, SaveDirectory] = {}
+        self._secret = os.urandom(SECRET_BYTES) if self.saves is None else read_secret(self.saves)
         spill = spill_directory(self.saves) if self.saves and server.slots else None
         self.sessions = SessionStore(server.sessions_ram_mib << 20, spill, bool(server.shared_storage))
         self.chats: ChatStore | None
@@ -42,6 +49,19 @@ class Storage:
             self.documents = _open_documents(server.responses_path, registry)
             self.batches = _open_batches(server.batches_path, registry)
         self._blob_limits: dict[tuple[int, str], asyncio.Semaphore] = {}
+
+    def saves_of(self, client: Client) -> SaveDirectory | None:
+        """Return the directory of a client's slot files. Clients that share slots or caches share it."""
+        if self.saves is None or self._saves_are_shared or not client.tenant:
+            return self.saves
+        name = folder_name(client)
+        if name not in self._saves_of:
+            self._saves_of[name] = self.saves.subdirectory(_KEYS).subdirectory(name)
+        return self._saves_of[name]
+
+    async def secret(self) -> bytes:
+        """Return what states are signed with; the directory, and with it the secret, may be a new one."""
+        return self._secret if self.saves is None else await asyncio.to_thread(read_secret, self.saves)
 
     @contextlib.asynccontextmanager
     async def limit_blobs(self, slot: int, way: str, busy: Busy) -> AsyncIterator[None]:

@@ -53,9 +53,9 @@ def configure(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> C
         if given.option.command not in ("", "config")
     ]
     return Configuration(
-        settings=_at_vertex(merge(every), environ),
+        settings=merge(every) if "server.port" in given else _at_vertex(merge(every), environ),
         given=given,
-        notes=[*_unused(every), *_overridden(around, said), *unknown_variables(environ)],
+        notes=[*_noted(every), *_overridden(around, said), *unknown_variables(environ)],
         command=commands[0] if commands else "",
         every=every,
         sections=read_tables(path, tables),
@@ -96,9 +96,14 @@ def _adds_up(given: Given) -> bool:
     return given.option.repeats and isinstance(given.value, tuple)
 
 
-def _unused(every: Iterable[Given]) -> list[str]:
+def _noted(every: Iterable[Given]) -> list[str]:
+    """Return a note for each option that has no effect, or not all of it."""
     notes = {given.name: given.option.note or _NO_EFFECT for given in every if not given.option.is_used}
-    return [f"{name} is ignored: {note}" for name, note in notes.items()]
+    used = {given.name: given.option.note for given in every if given.option.is_used and given.option.note}
+    return [
+        *(f"{name} is ignored: {note}" for name, note in notes.items()),
+        *(f"{name}: {note}" for name, note in used.items()),
+    ]
 
 
 def _overridden(around: Sequence[Given], said: Sequence[Given]) -> list[str]:
@@ -112,7 +117,7 @@ def _overridden(around: Sequence[Given], said: Sequence[Given]) -> list[str]:
 
 
 def _at_vertex(settings: Settings, environ: Mapping[str, str]) -> Settings:
-    """Listen where Vertex AI asks for it, as llama-server does."""
+    """Listen where Vertex AI asks for it, as llama-server does, unless an option says where."""
     if environ.get("AIP_MODE") != "PREDICTION":
         return settings
     port = environ.get("AIP_HTTP_PORT") or "8080"

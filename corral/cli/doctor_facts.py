@@ -184,7 +184,8 @@ def find_port_user(port: int) -> str:
     health = _get_json(port, "/health")
     if "status" not in health and "error" not in health:
         return "in use by another program"
-    build = _get_json(port, "/props").get("build_info")
+    props = _get_json(port, "/props")
+    build = props.get("server_version") or props.get("build_info")  # a llama-server has only the latter
     return f"in use by a server like this one{f' ({build})' if build else ''}"
 
 

@@ -13,6 +13,7 @@ from corral import __version__
 from corral.cli.command import COMMANDS
 from corral.cli.configuration import Configuration, configure
 from corral.cli.console import Console, bar_console
+from corral.cli.exhausted import explain_exhaustion
 from corral.cli.given import UsageError
 from corral.cli.title import hide_secrets
 from corral.core.errors import CorralError
@@ -42,6 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _USAGE_STATUS if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         return 130
+    except (OSError, MemoryError, ImportError, RuntimeError) as error:
+        reason = explain_exhaustion(error)
+        if not reason:
+            raise
+        report_fatal(reason)
+        return 1
 
 
 def run_command(name: str, args: Sequence[str]) -> int:

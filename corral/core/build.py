@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral import BUILD_INFO
+from corral import __version__
 from corral.core.libllama import PATCH_SET, VERSION
 
-BUILD = f"{BUILD_INFO}, llama-cpp-python {VERSION} with patch set {PATCH_SET}"
+BUILD = f"b{__version__}-corral, llama-cpp-python {VERSION} with patch set {PATCH_SET}"

@@ -9,6 +9,7 @@
       Unauthorized              401  authentication_error
       Forbidden                 403  permission_error
         FeatureDisabled         403  feature_disabled
+        ForeignSlot
       NotFound                  404  not_found_error
         NoSuchSlot
       Conflict                  409  conflict_error
@@ -120,6 +121,16 @@ class FeatureDisabled(Forbidden):
     """An endpoint that is off unless an option turns it on."""
 
     type = "feature_disabled"
+
+
+class ForeignSlot(Forbidden):
+    """The slot is in use by another API key, or holds what was evaluated for it."""
+
+    def __init__(self, slot: int) -> None:
+        super().__init__(
+            f"slot {slot} holds the state of another API key; use another slot, or send a completion with "
+            f'"id_slot": {slot} first, which takes the slot over'
+        )
 
 
 class NotFound(CorralError):

@@ -168,6 +168,7 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     constraint: Constraint | None = None
     reasoning_budget: ReasoningBudget | None = None
     json_whitespace: JsonWhitespace = "spaced"
+    stream: bool = True  # whether the client reads the answer as it comes
     special: bool = False  # control tokens appear in the output
     preserved: tuple[int, ...] = ()  # only these appear
     lora: AdapterConfig = ()

@@ -140,6 +140,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ui_mcp_origins: tuple[str, ...] = ()
     mcp_servers_config: str = ""
     mcp_servers_json: str = ""
+    tools: str = ""
     chats_path: str = ""
     responses_path: str = ""
     batches_path: str = ""

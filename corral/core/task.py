@@ -110,8 +110,9 @@ class SlotAction(msgspec.Struct, frozen=True, kw_only=True, tag="action"):
     """Run an action on a slot; answered by `SlotReport`.
 
     SAVE writes to the file `fd`, RESTORE reads it; the descriptor is sent alongside the frame. `is_ours`:
-    accept only a state with our seal. `is_ggsq`: save as a slot file of llama.cpp. FORK copies `source` into
-    `slot`. SHIFT discards `n_discard` tokens after the first `n_keep`:
+    accept only a state with our seal. `is_ggsq`: save as a slot file of llama.cpp. `secret`: the key of the
+    signature that a state is saved with, or checked against; empty: the file never leaves the server. FORK
+    copies `source` into `slot`. SHIFT discards `n_discard` tokens after the first `n_keep`:
 
         before   | n_keep | n_discard | rest |
         after    | n_keep | rest |
@@ -124,7 +125,9 @@ class SlotAction(msgspec.Struct, frozen=True, kw_only=True, tag="action"):
     fd: int = -1
     is_ours: bool = False
     is_ggsq: bool = False
+    secret: bytes = b""
     tenant: bytes = b""  # owner of the slot afterwards
+    sees_all: bool = False  # also slots and states of other tenants
     source: int = -1
     n_keep: int = 0
     n_discard: int = 0

@@ -1,6 +1,7 @@
 """Actions on slots, as coroutines: save, restore, erase, tokens, shift, fork.
 
-Each waits for its turn; files are read and written in another thread.
+Each waits for its turn; files are read and written in another thread. Unless an action `sees_all`, slots and
+states of other tenants are refused.
 """
 
 from __future__ import annotations
@@ -14,17 +15,25 @@ from dataclasses import replace
 import numpy as np
 
 from corral.core.chunk import Memory
-from corral.core.errors import Conflict, CorralError, InvalidRequest, NoSuchSlot, NotSupported, Unavailable
+from corral.core.errors import (
+    Conflict,
+    CorralError,
+    Forbidden,
+    ForeignSlot,
+    InvalidRequest,
+    NoSuchSlot,
+    NotSupported,
+    Unavailable,
+)
 from corral.core.file import file_error
 from corral.core.media import NO_TOKEN, span_around
 from corral.core.result import SlotReport
 from corral.core.task import Busy, Command, SlotAction, Verb
 from corral.engine.coroutine import Coroutine, Coroutines, WaitForSlots
 from corral.engine.kv import KvStore
-from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import Saved
 from corral.engine.scheduler import Scheduler
-from corral.engine.ses1 import Ses1
+from corral.engine.ses1 import Ses1, seal_tenant
 from corral.engine.slot import Slot
 from corral.engine.worker import Worker
 
@@ -82,8 +91,7 @@ class Actions(Worker):
             raise CorralError("the slot's state cannot be read now: no slot has room to prepare it")
         self._writing.add(slot.id)
         try:
-            # Any tenant that may restore the state may have it.
-            writing = self._files.submit(self._write, action, replace(saved, tenant=b""))
+            writing = self._files.submit(self._write, action, replace(saved, tenant=_sealed_tenant(action)))
             yield WaitForSlots(frozenset(), after=writing, exclusive=slot.id)
         finally:
             self._writing.discard(slot.id)
@@ -92,7 +100,8 @@ class Actions(Worker):
     def _snapshot(self, action: SlotAction) -> Coroutine:
         """Save a slot as it is between two steps, for the tenant that it belongs to."""
         (slot,) = yield from self._turn(action, action.slot)
-        if slot.reuse_key.tenant != action.tenant or action.slot in self._coroutines.reserved:
+        is_same = slot.reuse_key.tenant == action.tenant and not slot.reuse_key.is_imported
+        if not is_same or action.slot in self._coroutines.reserved:
             raise Conflict(f"slot {slot.id} has another state now")
         if not self._kv.can_cut(slot):
             raise NotSupported("a state that cannot be cut is of no use to other prompts")
@@ -106,22 +115,21 @@ class Actions(Worker):
     def _restore(self, action: SlotAction) -> Coroutine:
         (slot,) = yield from self._turn(action, action.slot)
         started = self._clock()
-        reading = self._files.submit(self._ses1.read, action.fd, action.is_ours)
+        reading = self._files.submit(self._ses1.read, action.fd, action.is_ours, action.secret)
         yield WaitForSlots(frozenset((slot.id,)), after=reading)
-        try:
-            saved = replace(reading.result(), tenant=action.tenant)
-        except CorralError:
-            self._kv.trim(slot, 0)
-            raise
-        yield from self._keep(slot)
-        self._load(slot, saved)
+        saved = _take_over(reading.result(), action)
+        before = yield from self._copy_out(slot)
+        if before is not None and self._kv.is_worth_keeping(slot):
+            self._kv.keep(before, slot)
+        self._load(slot, saved, before)
         self._scheduler.touch(slot)
         slot.n_evaluated = 0
         return self._report(action, len(slot.tokens), started, os.fstat(action.fd).st_size)
 
     def _erase(self, action: SlotAction) -> Coroutine:
         (slot,) = yield from self._turn(action, action.slot)
-        return self._report(action, self._kv.erase(slot), self._clock())
+        n_erased = self._kv.erase(slot, None if action.sees_all else action.tenant)
+        return self._report(action, n_erased, self._clock())
 
     def _tokens(self, action: SlotAction) -> Coroutine:
         (slot,) = yield from self._turn(action, action.slot)
@@ -166,16 +174,20 @@ class Actions(Worker):
         n = len(source.tokens)
         if self._kv.copy(source, slot, n) < n:
             raise NotSupported("this model does not support copying sequences")
-        slot.reuse_key = ReuseKey(source.reuse_key.lora_key, action.tenant)
+        slot.reuse_key = source.reuse_key._replace(tenant=action.tenant)
         self._scheduler.touch(slot)
         slot.n_evaluated = 0
         return self._report(action, n, started)
 
-    def _load(self, slot: Slot, saved: Saved) -> None:
-        """Load a state into a slot; evict cached sequences if slots share the KV cells."""
+    def _load(self, slot: Slot, saved: Saved, before: Saved | None) -> None:
+        """Load a state into a slot, which has the state `before` again if that fails; evict cached sequences
+        if slots share the KV cells."""
         others = [s for s in self._scheduler.evictable if s is not slot] if self._kv.shares_room else []
+        n_system = slot.n_system
         while not self._kv.load(slot, saved):
             if not others:
+                if before is not None and self._kv.load(slot, before):
+                    slot.n_system = n_system
                 raise InvalidRequest("the state does not fit into the context, or belongs to another model")
             self._kv.evict(others.pop(0))
 
@@ -198,20 +210,26 @@ class Actions(Worker):
     def _turn(
         self, action: SlotAction, *ids: int, exclusive: int | None = None
     ) -> Generator[WaitForSlots, None, list[Slot]]:
-        """Wait until the action's slots are idle, and return them."""
+        """Wait until the action's slots are idle, and return them. Raises ForeignSlot, without waiting if it
+        is known by then."""
         slots, reserved = self._scheduler.public, self._coroutines.reserved
         for id in ids:
             if not 0 <= id < len(slots):
                 raise NoSuchSlot(id, len(slots))
+            _check_tenant(slots[id], action)
             if action.busy is Busy.REFUSE and (id in reserved or not slots[id].is_idle):
                 raise Conflict(f"slot {id} is busy")
         if action.busy is not Busy.IGNORE:
             yield WaitForSlots(frozenset(ids), exclusive=exclusive)
+        for id in ids:
+            _check_tenant(slots[id], action)
         return [slots[id] for id in ids]
 
     def _write(self, action: SlotAction, saved: Saved) -> int:
         try:
-            return (self._ses1.write_ggsq if action.is_ggsq else self._ses1.write)(action.fd, saved)
+            if action.is_ggsq:
+                return self._ses1.write_ggsq(action.fd, saved)
+            return self._ses1.write(action.fd, saved, action.secret)
         except OSError as error:
             raise file_error("the state cannot be written", error) from None
 
@@ -223,6 +241,30 @@ class Actions(Worker):
             n_bytes=n_bytes,
             ms=(self._clock() - started) * 1e3,
         )
+
+
+def _check_tenant(slot: Slot, action: SlotAction) -> None:
+    """Raise ForeignSlot if a slot works for another tenant, or has its tokens. The server's own have none."""
+    owners = {b"", action.tenant}
+    is_own = not len(slot.tokens) or slot.reuse_key.tenant in owners
+    serves_own = slot.request is None or slot.request.task.tenant in owners
+    if not (action.sees_all or (is_own and serves_own)):
+        raise ForeignSlot(slot.id)
+
+
+def _sealed_tenant(action: SlotAction) -> bytes:
+    """Return the tenant of the states that an action saves, as in the file: none if they are for all."""
+    return b"" if action.sees_all else seal_tenant(action.tenant, action.secret)
+
+
+def _take_over(saved: Saved, action: SlotAction) -> Saved:
+    """Return a state from a file as the tenant of the action has it. A state that was saved for all counts as
+    imported where tenants are separate: nobody knows whose it was."""
+    tenant = _sealed_tenant(action)
+    if not action.sees_all and saved.tenant not in (b"", tenant):
+        raise Forbidden("the state was saved for another API key, or by a server with another secret")
+    is_of_all = saved.tenant != tenant and not action.sees_all
+    return replace(saved, tenant=action.tenant, is_imported=saved.is_imported or is_of_all)
 
 
 def _touch(n_bytes: int) -> Memory:

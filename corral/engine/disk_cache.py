@@ -64,23 +64,25 @@ class DiskCache:
         self._index = dict(self._scan(n_ctx))
 
     def runs(self, reuse_key: ReuseKey) -> Iterator[TokenArray]:
-        return (entry.tokens for entry in list(self._index.values()) if entry.reuse_key.can_serve(reuse_key))
+        return (entry.tokens for entry in list(self._index.values()) if entry.reuse_key == reuse_key)
 
     def fetch(self, request: Request, n_at_hand: int) -> Future[Saved | None] | None:
         """Start reading the file with the longest prefix of a prompt, if it has many more than `n_at_hand`
-        tokens."""
-        entries = list(self._index.items())
+        tokens. A file without a tenant may be from a server without keys: it is not for all."""
+        entries = [item for item in list(self._index.items()) if item[1].reuse_key == request.reuse_key]
         matches = ((usable(entry, request, self._n_fixed), name) for name, entry in entries)
         n, name = max(matches, default=(0, ""))
         return self._files.submit(self._read, name) if n >= n_at_hand + MIN_FILE_REUSE else None
 
     def put(self, saved: Saved, is_last: bool = False) -> None:
         """Queue a state for writing; it is dropped if the disk is too slow, unless it `is_last`."""
-        if saved.is_from_disk or len(saved.tokens) < MIN_FILE_REUSE or _file_bytes(saved) > self._budget:
+        if saved.is_from_disk or saved.is_imported:
+            return
+        if len(saved.tokens) < MIN_FILE_REUSE or _file_bytes(saved) > self._budget:
             return
         if sum(list(self._pending.values())) > _MAX_PENDING_BYTES and not is_last:
             return
-        key = b"".join((self._fingerprint, *saved.reuse_key, saved.tokens.tobytes()))
+        key = b"".join((self._fingerprint, saved.lora_key, saved.tenant, saved.tokens.tobytes()))
         name = xxhash.xxh3_128_hexdigest(key) + _SUFFIX
         if name not in self._index:
             self._drop_all(lambda old: replaces(saved, old, self._n_fixed))
@@ -88,9 +90,14 @@ class DiskCache:
             self._pending[name] = saved.n_bytes
             self._files.submit(self._write, name, saved)
 
-    def forget(self, tokens: TokenArray) -> None:
-        """Drop all states that are a prefix of `tokens`."""
-        self._drop_all(lambda old: common_prefix(old.tokens, tokens) == len(old.tokens))
+    def forget(self, tokens: TokenArray, tenant: bytes | None = None) -> None:
+        """Drop all states that are a prefix of `tokens`; only those of a tenant if one is given."""
+        self._drop_all(
+            lambda old: (
+                tenant in (None, old.reuse_key.tenant)
+                and common_prefix(old.tokens, tokens) == len(old.tokens)
+            )
+        )
 
     def close(self) -> None:
         """Wait until all states are written."""

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus, FloatArray, TokenArray
-from corral.core.errors import CorralError, NotSupported
+from corral.core.errors import CorralError, InvalidRequest
 from corral.core.media import has_media, n_positions
 from corral.core.modifier import AdapterConfig
 from corral.core.result import Begun, Decodes, Embedded, Event, Failed, Heartbeat, Vectors
@@ -122,7 +122,7 @@ class Embedder(Worker):
             return {}
         opened = self._media.open(task.fd, *((media[i], inputs[i]) for i in with_media))
         if self._open()[0].is_whole:
-            raise NotSupported("a model that evaluates whole inputs at once cannot embed images or audio")
+            raise InvalidRequest("a model that evaluates whole inputs at once cannot embed images or audio")
         return dict(zip(with_media, opened, strict=True))
 
     def admit(self, _now: float, _reserved: Reservations) -> Sequence[Event]:

@@ -118,7 +118,7 @@ class Generation:
         """Return how many tokens after the pending one may be evaluated speculatively."""
         n_predict = request.task.params.n_predict
         n_free = self._n_free(slot, request)
-        return n_free if n_predict < 0 else min(n_free, n_predict - request.n_generated - 1)
+        return n_free if n_predict < 0 else min(n_free, max(0, n_predict - request.n_generated - 1))
 
     def make_room(self) -> None:
         """Shift the contexts that have no room for the next token."""
@@ -186,6 +186,7 @@ class Generation:
             self._kv.stash(waiter_slot, 0)
             if self._kv.copy(slot, waiter_slot, len(request.prompt)) < len(request.prompt):
                 continue
+            waiter_slot.reuse_key = waiter.reuse_key
             waiter.start(self._clock(), len(request.prompt))
             if waiter.positive is None:
                 origin = self._scheduler.public_id(slot.id)
@@ -348,7 +349,7 @@ class Generation:
         if is_over or params.sampling.n_probs or request.closing_token is not None:
             return 0
         n_free = self._n_free_in_all(slot, request)
-        return n_free if params.n_predict < 0 else min(n_free, params.n_predict - request.n_generated)
+        return n_free if params.n_predict < 0 else min(n_free, max(0, params.n_predict - request.n_generated))
 
     def _piece(self, request: Request, token: int) -> bytes:
         vocab = self._backend.vocab

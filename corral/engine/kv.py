@@ -108,7 +108,7 @@ class KvStore:
         prompt."""
         cuts, n_fixed = [checkpoint.n for checkpoint in slot.checkpoints], self.n_fixed(slot)
         if not slot.reuse_key.can_serve(reuse_key):
-            is_alike = slot.reuse_key.lora_key == reuse_key.lora_key
+            is_alike = slot.reuse_key.lora_key == reuse_key.lora_key and not slot.reuse_key.is_imported
             tokens = slot.tokens.view[: slot.n_system if is_alike else 0]
             return CachedPrefix(slot.id, tokens, n_fixed, cuts=cuts)
         request, can_cut = slot.request, self.can_cut(slot)
@@ -239,7 +239,12 @@ class KvStore:
     def stash(self, slot: Slot, n_kept: int) -> None:
         """Save a slot's tokens in host memory before it loses more than half of them, if that pays."""
         n = len(slot.tokens)
-        if self._keeps and n - n_kept >= MIN_REUSE and n_kept < n / 2 and self._copy_cost.pays:
+        if (
+            self.is_worth_keeping(slot)
+            and n - n_kept >= MIN_REUSE
+            and n_kept < n / 2
+            and self._copy_cost.pays
+        ):
             with self._copy_cost.measure(n):
                 saved = self._save(slot)
             if saved is not None:
@@ -250,13 +255,13 @@ class KvStore:
         self.stash(slot, 0)
         self.trim(slot, 0)
 
-    def erase(self, slot: Slot) -> int:
-        """Empty a slot, and drop every cached copy of its tokens."""
+    def erase(self, slot: Slot, tenant: bytes | None = None) -> int:
+        """Empty a slot, and drop every cached copy of its tokens; only those of a tenant if one is given."""
         n, tokens = len(slot.tokens), slot.tokens.view.copy()
         self.trim(slot, 0)
-        self._ram.forget(tokens)
+        self._ram.forget(tokens, tenant)
         if self._disk is not None:
-            self._disk.forget(tokens)
+            self._disk.forget(tokens, tenant)
         return n
 
     def stored(self, request: Request) -> tuple[int, Saved | None]:
@@ -272,11 +277,16 @@ class KvStore:
         return self._disk.fetch(request, n_at_hand)
 
     def stored_near(self, request: Request, with_disk: bool = True) -> Iterator[TokenArray]:
-        """Yield the tokens of states in host memory and on disk that can serve a request, among them those
-        with the longest common prefix."""
-        yield from self._ram.near(request.prompt, lambda key: key.can_serve(request.reuse_key))
+        """Yield the tokens of the tenant's states in host memory and on disk that can serve a request, among
+        them those with the longest common prefix."""
+        yield from self._ram.near(request.prompt, lambda key: key == request.reuse_key)
         if self._disk is not None and with_disk:
             yield from self._disk.runs(request.reuse_key)
+
+    def stored_for_all(self, request: Request) -> Iterator[TokenArray]:
+        """Yield the same for states in host memory of the server itself."""
+        own = request.reuse_key
+        return self._ram.near(request.prompt, lambda key: key != own and key.can_serve(own))
 
     def stored_for_other_adapters(self, request: Request) -> Iterator[TokenArray]:
         """Yield the same for states in host memory of the same owner."""
@@ -303,7 +313,8 @@ class KvStore:
         return self._save(slot, memory) if self._backend.flush_pending(slot.id) else None
 
     def is_worth_keeping(self, slot: Slot) -> bool:
-        return self._keeps and len(slot.tokens) >= MIN_REUSE
+        """Whether to save a slot's tokens for later requests, which an imported state may not serve."""
+        return self._keeps and len(slot.tokens) >= MIN_REUSE and not slot.reuse_key.is_imported
 
     def keep(self, saved: Saved, slot: Slot) -> None:
         """Save the content of a slot that is about to be replaced."""
@@ -347,13 +358,14 @@ class KvStore:
         state = self._backend.save(slot.id, memory)
         if state is None:
             return None
-        lora_key, tenant = slot.reuse_key
+        lora_key, tenant, is_imported = slot.reuse_key
         return Saved(
             slot.tokens.view.copy(),
             state,
             slot.shifted_from,
             lora_key=lora_key,
             tenant=tenant,
+            is_imported=is_imported,
             checkpoints=tuple(slot.checkpoints),
         )
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from cachetools import LRUCache
 
 from corral.core.chunk import Encoded, TokenArray
-from corral.core.errors import CorralError, InvalidRequest, NotSupported, Unavailable
+from corral.core.errors import CorralError, InvalidRequest, Unavailable
 from corral.core.media_item import MediaItem
 from corral.core.result import Event, Heartbeat, MediaLayout
 from corral.core.task import Command, LayoutMedia
@@ -172,7 +172,7 @@ class MediaEncoder(Worker):
 
     def _require(self) -> Projector:
         if self._projector is None:
-            raise NotSupported("this server has no multimodal projector: start it with --mmproj FILE")
+            raise InvalidRequest("this server has no multimodal projector: start it with --mmproj FILE")
         return self._projector
 
     def _work(self) -> None:

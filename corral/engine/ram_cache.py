@@ -79,11 +79,11 @@ class RamCache:
         self._add(key, saved)
         return key
 
-    def forget(self, tokens: TokenArray) -> None:
-        """Drop all states that are a prefix of `tokens`."""
+    def forget(self, tokens: TokenArray, tenant: bytes | None = None) -> None:
+        """Drop all states that are a prefix of `tokens`; only those of a tenant if one is given."""
         indexed = [key for index in self._indexes.values() for key in index.prefixes_of(tokens)]
         others = [key for key, old in self._others.items() if _is_prefix(old.tokens, tokens)]
-        self._drop([*indexed, *others])
+        self._drop(key for key in [*indexed, *others] if tenant in (None, self._states[key].tenant))
 
     def _near(self, prompt: TokenArray, can_serve: Callable[[ReuseKey], bool]) -> Iterator[int]:
         yield from (key for key, saved in self._others.items() if can_serve(saved.reuse_key))

@@ -18,12 +18,15 @@ def explain(
     stored: Saved | None,
     moves: Sequence[Move],
     held: Sequence[TokenArray],
+    hidden: Sequence[TokenArray] = (),
 ) -> CacheReport:
-    """Explain a prefix; `held`: token runs that could have been reused, with the most similar one."""
+    """Explain a prefix; `held`: token runs that could have been reused, with the most similar one. The tokens
+    of the `hidden` ones are not told."""
     n_cached = moves[-1].end if moves else prefix.n
     tier = tier_of(prefix, stored, n_cached)
     nearest = max(held, key=lambda tokens: common_prefix(tokens, prompt), default=prompt[:0])
-    n_common = common_prefix(nearest, prompt)
+    n_told = common_prefix(nearest, prompt)
+    n_common = max([n_told, *(common_prefix(tokens, prompt) for tokens in hidden)])
     return CacheReport(
         tier=tier,
         id_slot=slot_of(prefix, tier, own_slot),
@@ -32,7 +35,7 @@ def explain(
         n_common=n_common,
         is_checkpoint=is_checkpoint(prefix, stored),
         token=int(prompt[n_common]) if n_common < len(prompt) else None,
-        cached_token=int(nearest[n_common]) if n_common < len(nearest) else None,
+        cached_token=int(nearest[n_common]) if n_told == n_common < len(nearest) else None,
     )
 
 

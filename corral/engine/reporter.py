@@ -76,9 +76,13 @@ class Reporter:
     ) -> CacheReport:
         """Explain the prefix of a prompt. Files on disk are compared only for a client that asks."""
         key, has_asked = request.reuse_key, request.task.params.cache_report
-        alike = [other.tokens.view for other in slots if other.reuse_key.can_serve(key)]
-        held = [*alike, *self._kv.stored_near(request, with_disk=has_asked)]
-        report = explain(request.prompt, prefix, slot.id, stored, moves, held)
+        alike = [other for other in slots if other.reuse_key.can_serve(request.reuse_key_of(other.id))]
+        held = [other.tokens.view for other in alike if other.reuse_key == key]
+        held += self._kv.stored_near(request, with_disk=has_asked)
+        # Tokens of the server itself, or of an imported state: the client may not know them.
+        hidden = [other.tokens.view for other in alike if other.reuse_key != key]
+        hidden += self._kv.stored_for_all(request)
+        report = explain(request.prompt, prefix, slot.id, stored, moves, held, hidden)
         if report.n_common == len(request.prompt):
             return self._timed(report, request)
         others = [slot.tokens.view for slot in slots if slot.reuse_key.is_other_adapters(key)]

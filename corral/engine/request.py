@@ -31,6 +31,7 @@ class Phase(enum.Enum):
 
 
 _NO_TOKENS = np.zeros(0, np.int32)
+_MAX_REST = 3  # bytes of a character after its first one
 
 
 class Request:
@@ -233,6 +234,10 @@ class Request:
         """Whether it may reuse tokens that were moved in this slot: it asked for that, or for this slot."""
         return self.accepts_shifted or self.task.params.id_slot == slot
 
+    def reuse_key_of(self, slot: int) -> ReuseKey:
+        """Return the key for what is in a slot: an imported state serves only those that name its slot."""
+        return self.reuse_key._replace(is_imported=self.task.params.id_slot == slot)
+
     def shows(self, token: int) -> bool:
         """Whether a control token appears in the answer."""
         return self.task.params.special or token in self._preserved
@@ -253,8 +258,9 @@ class Request:
 
     @property
     def is_budget_spent(self) -> bool:
-        n_predict = self.task.params.n_predict
-        return 0 <= n_predict <= self.n_generated
+        """compat: /completion: the rest of a character that has begun may exceed `n_predict`."""
+        n_predict, n = self.task.params.n_predict, self.n_generated
+        return 0 <= n_predict <= n and (n >= n_predict + _MAX_REST or not self.text.is_mid_character)
 
     def start(self, now: float, n_cached: int) -> None:
         """Start with the prompt's first `n_cached` tokens in the slot: evaluate the rest."""

@@ -16,7 +16,8 @@ class Saved:
     """After the first `shifted_from` tokens the context was shifted: a new evaluation would give other
     states.
 
-    `lora_key` and `tenant`: the adapters and the owner it was evaluated for.
+    `lora_key` and `tenant`: the adapters and the owner it was evaluated for. `is_imported`: its
+    values may come from elsewhere.
     """
 
     tokens: TokenArray
@@ -25,6 +26,7 @@ class Saved:
     is_from_disk: bool = False
     lora_key: bytes = b""
     tenant: bytes = b""
+    is_imported: bool = False
     checkpoints: tuple[Checkpoint, ...] = ()
 
     @property
@@ -34,7 +36,7 @@ class Saved:
 
     @property
     def reuse_key(self) -> ReuseKey:
-        return ReuseKey(self.lora_key, self.tenant)
+        return ReuseKey(self.lora_key, self.tenant, self.is_imported)
 
     @property
     def n_bytes(self) -> int:

@@ -183,7 +183,7 @@ class Scheduler:
         if not request.task.params.cache_prompt or not self._kv.has_disk:
             return None
         held = [
-            self._kv.holding(slot, request.reuse_key, request.accepts_shifted_of(slot.id))
+            self._kv.holding(slot, request.reuse_key_of(slot.id), request.accepts_shifted_of(slot.id))
             for slot in self.slots
         ]
         live = max(holding.usable(request.prompt) for holding in held)
@@ -317,10 +317,9 @@ class Scheduler:
             self._kv.trim(slot, 0)
             slot.reuse_key, slot.n_system = request.reuse_key, params.n_system
             return Admitted(request.id, slot.id, 0, self._report(request, Prefix(Origin.OWN, 0), slot))
-        reuse_key = request.reuse_key
-        own = self._kv.holding(slot, reuse_key, request.accepts_shifted_of(slot.id))
+        own = self._kv.holding(slot, request.reuse_key_of(slot.id), request.accepts_shifted_of(slot.id))
         neighbours = [
-            self._kv.holding(s, reuse_key, request.accepts_shifted)
+            self._kv.holding(s, request.reuse_key, request.accepts_shifted)
             for s in self.slots
             if s is not slot and not s.is_behind(request)
         ]
@@ -333,7 +332,9 @@ class Scheduler:
         request.fetched = None
         started = self.reporter.clock()
         n = self._apply(prefix, slot, stored, moves)
-        slot.reuse_key, slot.n_system = reuse_key, params.n_system
+        is_imported = n > 0 and slot.reuse_key.is_imported
+        slot.reuse_key = request.reuse_key._replace(is_imported=is_imported)
+        slot.n_system = params.n_system
         report = report.as_miss() if n < report.n_cached else report
         report = msgspec.structs.replace(report, restore_ms=(self.reporter.clock() - started) * 1e3)
         tier = tier_of(prefix, stored, n)
@@ -355,7 +356,7 @@ class Scheduler:
         n_min, is_own = request.task.params.n_cache_reuse, prefix.origin is Origin.OWN
         if not n_min or not self._kv.can_shift or prefix.origin is Origin.SLOT:
             return []
-        if is_own and self._kv.can_cut(slot) and slot.reuse_key.can_serve(request.reuse_key):
+        if is_own and self._kv.can_cut(slot) and slot.reuse_key.can_serve(request.reuse_key_of(slot.id)):
             return plan_reuse(slot.tokens.view, request.prompt, n_min)
         if not is_own and stored is not None and not self._kv.n_fixed_saved(len(stored.tokens)):
             return plan_reuse(stored.tokens, request.prompt, n_min)

@@ -4,15 +4,18 @@
 
 The seal has the model's fingerprint, the adapters, the tenant and a checksum. Most files have no checkpoints
 (`ses1_table.py`). Files may come from anywhere, and a seal can be forged: no state from a client reaches
-native code before its structure has been checked too. Any thread.
+native code before its structure has been checked too. A signature shows that this server, or one with the
+same secret, wrote the file, and for which tenant. Any thread.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xxhash
@@ -34,6 +37,7 @@ VERSION = 1
 ADAPTED = 2  # its seal begins with the adapters
 OWNED = 3  # its seal begins with adapters and tenant
 CHECKPOINTED = 4  # the same, with checkpoints and their table before it
+SIGNED = 16  # added to each: whether the state was imported, and the signature, before the fingerprint
 
 _head = struct.Struct("<4sI")
 _MAGIC = b"SES1"
@@ -46,8 +50,11 @@ _NO_KEY = bytes(_REUSE_KEY_BYTES)  # no adapters, or no tenant
 _REUSE_KEY_COUNTS = {VERSION: 0, ADAPTED: 1, OWNED: 2, CHECKPOINTED: 2}
 _MAX_REUSE_KEY_BYTES = 2 * _REUSE_KEY_BYTES
 _SEAL_BYTES = _seal.size + _close.size
-_MAX_TAIL_BYTES = MAX_TABLE_BYTES + _MAX_REUSE_KEY_BYTES + _SEAL_BYTES
-OVERHEAD_BYTES = _head.size + _MAX_REUSE_KEY_BYTES + _SEAL_BYTES  # without checkpoints
+_flags = struct.Struct("<I")  # 1: the state was imported
+_SIGNATURE_BYTES = 32
+_SIGNED_BYTES = _flags.size + _SIGNATURE_BYTES
+_MAX_TAIL_BYTES = MAX_TABLE_BYTES + _MAX_REUSE_KEY_BYTES + _SIGNED_BYTES + _SEAL_BYTES
+OVERHEAD_BYTES = _head.size + _MAX_REUSE_KEY_BYTES + _SEAL_BYTES  # without checkpoints and signature
 # A state begins with a magic number and its former sequence id, which is not read: our mark is there.
 _MARK = slice(4, 8)
 _SEALED = b"CRL1"
@@ -63,7 +70,9 @@ class Title:
     fingerprint: bytes
     lora_key: bytes = b""
     tenant: bytes = b""
-    n_bytes: int = _SEAL_BYTES  # of the seal and the table of checkpoints
+    is_imported: bool = False
+    signature: bytes = b""
+    n_bytes: int = _SEAL_BYTES  # of the seal, the signature and the table of checkpoints
     checkpoints: tuple[Row, ...] = ()
 
     @property
@@ -76,7 +85,7 @@ class Title:
 
     @property
     def reuse_key(self) -> ReuseKey:
-        return ReuseKey(self.lora_key, self.tenant)
+        return ReuseKey(self.lora_key, self.tenant, self.is_imported)
 
 
 class Ses1:
@@ -88,22 +97,26 @@ class Ses1:
         grouped = xxhash.xxh3_128_digest(port.fingerprint + how)
         self.fingerprint = grouped if grouping.is_active else port.fingerprint
 
-    def write(self, fd: int, saved: Saved) -> int:
-        """Write a file from its start; return its size."""
+    def write(self, fd: int, saved: Saved, secret: bytes = b"") -> int:
+        """Write a file from its start, signed with the secret if there is one; return its size."""
         parts = self._port.pack(saved.state)
         start = bytes(parts[0][: _MARK.start]) + _SEALED
         head = _head.pack(_MAGIC, len(saved.tokens))
         checkpoints = [self._port.pack_partial(checkpoint.state) for checkpoint in saved.checkpoints]
-        version, reuse_key = _version_of(saved), _reuse_key_of(saved)
-        seal = reuse_key + _seal.pack(self.fingerprint, saved.shifted_from, version)
+        version = _version_of(saved) + (SIGNED if secret else 0)
+        seal = _seal.pack(self.fingerprint, saved.shifted_from, version)
         body: list[bytes | memoryview] = [parts[0][_MARK.stop :], *parts[1:]]
         if checkpoints:
             sizes = [sum(map(len, packed)) for packed in checkpoints]
             body += [part for packed in checkpoints for part in packed]
             body.append(pack_table(map(Row, saved.cuts, sizes)))
+        whole = [head, saved.tokens.tobytes(), start, *body, _reuse_key_of(saved)]
+        if secret:
+            whole.append(_flags.pack(saved.is_imported))
+            whole.append(_sign(secret, [*whole, seal]))
         digest = xxhash.xxh3_128()
         os.lseek(fd, 0, os.SEEK_SET)
-        for part in (head, saved.tokens.tobytes(), start, *body, seal):
+        for part in (*whole, seal):
             digest.update(part)
             write_all(fd, part)
         write_all(fd, _close.pack(digest.digest(), _LAST_WORD))
@@ -115,15 +128,16 @@ class Ses1:
             raise InvalidRequest("slot files of llama.cpp have no groups (--grp-attn-n)")
         return write_ggsq(fd, saved, self._port)
 
-    def read(self, fd: int, is_ours: bool) -> Saved:
+    def read(self, fd: int, is_ours: bool, secret: bytes = b"") -> Saved:
         """Read the content of a file; InvalidRequest says why it cannot be used. `is_ours`: it must be
-        sealed, or a slot file of llama.cpp."""
+        sealed, or a slot file of llama.cpp. With a secret, a state is an imported one unless that has signed
+        it."""
         try:
             n_file = os.fstat(fd).st_size
             if os.pread(fd, len(GGSQ), 0) == GGSQ and not self._grouping.is_active:
-                return read_ggsq(fd, self._port)
+                return replace(read_ggsq(fd, self._port), is_imported=bool(secret))
             tokens = self._read_tokens(fd, n_file)
-            return self._read_state(fd, n_file, tokens, is_ours)
+            return self._read_state(fd, n_file, tokens, is_ours, secret)
         except OSError as error:
             raise CorralError(f"the state cannot be read: {error.strerror}") from None
 
@@ -139,7 +153,7 @@ class Ses1:
             raise InvalidRequest("the state contains token ids outside this model's vocabulary")
         return tokens
 
-    def _read_state(self, fd: int, n_file: int, tokens: TokenArray, is_ours: bool) -> Saved:
+    def _read_state(self, fd: int, n_file: int, tokens: TokenArray, is_ours: bool, secret: bytes) -> Saved:
         start = _head.size + tokens.nbytes
         n_bytes = n_file - start
         n_max = self._port.max_state_bytes + self._port.max_checkpoint_bytes + _MAX_TAIL_BYTES
@@ -150,9 +164,11 @@ class Ses1:
         is_sealed = buffer[_MARK].tobytes() == _SEALED
         if is_ours and not is_sealed:
             raise InvalidRequest("the state was not saved by this server, or is damaged")
-        title = None
+        title, is_imported = None, bool(secret)
         if is_sealed:
             title = self._check_seal(tokens, buffer[:n_bytes].data)
+            if not secret or _is_signed(title, tokens, buffer[:n_bytes].data, secret):
+                is_imported = title.is_imported
             n_bytes -= title.n_bytes + title.n_checkpoint_bytes
         is_grouped = self._grouping.is_active
         positions = self._grouping.positions(len(tokens)) if is_grouped else cell_positions(tokens)
@@ -160,13 +176,14 @@ class Ses1:
         checkpoints = tuple(self._read_checkpoints(buffer[n_bytes:], rows, positions, is_ours))
         state = self._port.unpack(buffer, n_bytes, positions, is_ours)
         if title is None:
-            return Saved(tokens, state)
+            return Saved(tokens, state, is_imported=is_imported)
         return Saved(
             tokens,
             state,
             title.shifted_from,
             lora_key=title.lora_key,
             tenant=title.tenant,
+            is_imported=is_imported,
             checkpoints=checkpoints,
         )
 
@@ -214,20 +231,51 @@ def _parse_seal(tokens: TokenArray, data: bytes) -> tuple[Title, bytes]:
     digest, last_word = _close.unpack_from(data, start + _seal.size)
     if last_word != _LAST_WORD:
         raise InvalidRequest("the state is truncated, or damaged at its end")
-    n_reuse_key = _REUSE_KEY_COUNTS.get(version, -1) * _REUSE_KEY_BYTES
-    if not 0 <= n_reuse_key <= start:
+    is_imported, signature = False, b""
+    base, n_signed = (version - SIGNED, _SIGNED_BYTES) if version > SIGNED else (version, 0)
+    n_reuse_key = _REUSE_KEY_COUNTS.get(base, -1) * _REUSE_KEY_BYTES
+    if not 0 <= n_reuse_key <= start - n_signed:
         raise InvalidRequest(
-            f"the state has format version {version}; this server reads version {CHECKPOINTED}"
+            f"the state has format version {version}; this server reads version {CHECKPOINTED + SIGNED}"
         )
+    if n_signed:
+        start -= n_signed
+        is_imported = _flags.unpack_from(data, start) != (0,)
+        signature = data[start + _flags.size : start + n_signed]
     reuse_key = data[start - n_reuse_key : start]
     lora_key, tenant = reuse_key[:_REUSE_KEY_BYTES], reuse_key[_REUSE_KEY_BYTES:]
     lora_key = b"" if tenant and lora_key == _NO_KEY else lora_key
-    rows, n_bytes = tuple[Row, ...](), n_reuse_key + _SEAL_BYTES
-    if version == CHECKPOINTED:
+    rows, n_bytes = tuple[Row, ...](), n_reuse_key + n_signed + _SEAL_BYTES
+    if base == CHECKPOINTED:
         tenant = b"" if tenant == _NO_KEY else tenant
         rows = parse_table(data[: start - n_reuse_key], len(tokens))
         n_bytes += table_bytes(len(rows))
-    return Title(tokens, shifted_from, fingerprint, lora_key, tenant, n_bytes, rows), digest
+    title = Title(tokens, shifted_from, fingerprint, lora_key, tenant, is_imported, signature, n_bytes, rows)
+    return title, digest
+
+
+def seal_tenant(tenant: bytes, secret: bytes) -> bytes:
+    """Return how a tenant is written in signed files: without the secret nobody can tell whose they are."""
+    return hashlib.blake2b(tenant, digest_size=_REUSE_KEY_BYTES, key=secret).digest() if tenant else b""
+
+
+def _sign(secret: bytes, parts: Iterable[bytes | memoryview]) -> bytes:
+    signature = hashlib.blake2b(digest_size=_SIGNATURE_BYTES, key=secret)
+    for part in parts:
+        signature.update(part)
+    return signature.digest()
+
+
+def _is_signed(title: Title, tokens: TokenArray, sealed: memoryview, secret: bytes) -> bool:
+    """Whether the secret has signed a file, of which `sealed` is what follows the tokens."""
+    head = _head.pack(_MAGIC, len(tokens)) + tokens.tobytes()
+    start = len(sealed) - _SEAL_BYTES
+    signed: list[bytes | memoryview] = [
+        head,
+        sealed[: start - _SIGNATURE_BYTES],
+        sealed[start : start + _seal.size],
+    ]
+    return bool(title.signature) and hmac.compare_digest(_sign(secret, signed), title.signature)
 
 
 def _version_of(saved: Saved) -> int:

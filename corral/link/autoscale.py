@@ -6,7 +6,6 @@ engines and unloads them. An engine that does not run has its place in the fleet
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from corral.core.repeat import repeat
 from corral.link.lifecycle import EngineState
 from corral.link.member import Member
 
@@ -93,9 +93,10 @@ class Scaling:
         self._spawn = spawn
 
     async def run(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
+        async def look() -> None:
             self.look(time.monotonic())
+
+        await repeat("scaling the engines", look, LOOK_S)
 
     def look(self, now: float) -> None:
         running = [member for member in self._members if member.state not in _DOWN]

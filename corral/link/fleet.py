@@ -288,7 +288,7 @@ class Fleet:
     async def _fork(self, action: SlotAction, member: Member) -> SlotReport:
         """Copy a slot of another engine, through a file that is gone afterwards."""
         with tempfile.TemporaryFile() as file:
-            save = SlotAction(verb=Verb.SAVE, slot=action.source, busy=action.busy, tenant=action.tenant)
+            save = msgspec.structs.replace(action, verb=Verb.SAVE, slot=action.source, source=-1)
             await self._of_slot(action.source).act(save, file.fileno())
             file.seek(0)
             restore = msgspec.structs.replace(action, verb=Verb.RESTORE, source=-1, is_ours=True)

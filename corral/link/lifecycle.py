@@ -55,6 +55,7 @@ class EngineState(enum.Enum):
     FAILED = "failed"
 
 
+_BUG = "internal error, see the server's log"
 _DOWN = (EngineState.FAILED, EngineState.RESTARTING)
 
 
@@ -212,9 +213,13 @@ class EngineLifecycle:
 
     async def unload(self) -> None:
         """Unload an idle engine until it is needed again; returns when its memory is free."""
+        self.begin_unload()
+        await self.wait_unloaded()
+
+    def begin_unload(self) -> None:
+        """Tell an idle engine to end."""
         if self.state is EngineState.READY and self.process is not None:
             self._fall_asleep(self.process)
-        await self.wait_unloaded()
 
     async def wait_unloaded(self) -> None:
         """Wait until an engine that is being unloaded is gone."""
@@ -232,25 +237,37 @@ class EngineLifecycle:
 
     async def _run(self) -> None:
         try:
-            while await self._live():
+            while await self._live_on():
                 pass
         except Exception:
             if not self._loaded.done():
                 raise
             _log.exception("unexpected error in the engine's lifecycle")
-            self._lost_because = "internal error, see the server's log"
+            self._lost_because = _BUG
             self._give_up()
+
+    async def _live_on(self) -> bool:
+        """The same as `_live`; an engine that ends in an unexpected error is replaced like a lost one."""
+        try:
+            return await self._live()
+        except Exception:
+            if not self._loaded.done() or self._is_closing:
+                raise
+            _log.exception("unexpected error in the engine's lifecycle")
+            self._lost_because = _BUG
+            return await self._recover()
 
     async def _live(self) -> bool:
         """Run one engine from start to end; return whether to start another."""
         self._lost_because = ""
         await self._run_once()
-        if self._is_closing:
-            return False
-        if self._stopped_at is not None:
-            self._stopped_at = None
+        was_stopped, self._stopped_at = self._stopped_at is not None, None
+        if was_stopped:
             self._unloaded.set()
             self._tell_owner()
+        if self._is_closing:
+            return False
+        if was_stopped:
             await self._woken.wait()
             return True
         if not self._loaded.done():
@@ -294,9 +311,16 @@ class EngineLifecycle:
         elif self.state is EngineState.READY:
             is_over = self._idle.check(self._listener.n_submitted, self._listener.is_busy)
             if is_over and not self._is_closing:
-                self._fall_asleep(process)
-                fields = {"seconds": self._idle.limit_s(self._listener.n_submitted)}
-                _log.info("idle for %(seconds)g s: engine unloaded until the next request", fields)
+                self._on_idle(process)
+
+    def _on_idle(self, process: EngineEnd) -> None:
+        if self._owner is None:
+            self._fall_asleep(process)
+        else:
+            self._owner.on_idle()
+        if self._stopped_at is not None:
+            fields = {"seconds": self._idle.limit_s(self._listener.n_submitted)}
+            _log.info("idle for %(seconds)g s: engine unloaded until the next request", fields)
 
     def _lose(self, process: EngineEnd, reason: str) -> None:
         self._lost_because = reason

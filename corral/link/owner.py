@@ -18,6 +18,10 @@ class EngineOwner(Protocol):
         """Called when an unloaded engine is needed again; `EngineLifecycle.load_again` lets it start."""
         ...
 
+    def on_idle(self) -> None:
+        """Called when the engine had no work for long; `EngineLifecycle.begin_unload` ends it."""
+        ...
+
     def on_change(self) -> None:
         """Called when the state or the progress of loading has changed."""
         ...

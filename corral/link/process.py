@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import subprocess
 import sys
@@ -23,7 +24,8 @@ _LAST_LINES_S = 1.0  # to log its last lines
 def spawn_module(
     module: str, fds: Sequence[int], log_name: str, arguments: Sequence[str] = ()
 ) -> tuple[subprocess.Popen[bytes], threading.Thread]:
-    """Run a module in a process that inherits `fds`; a thread relays its stderr to the log `log_name`."""
+    """Run a module in a process that inherits `fds`; a thread relays its stderr to the log `log_name`. Raises
+    OSError."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, *map(str, fds), *arguments],
         pass_fds=fds,
@@ -32,7 +34,12 @@ def spawn_module(
         start_new_session=True,  # the front handles Ctrl-C
     )
     log = threading.Thread(target=relay_log, args=(process.stderr, log_name), daemon=True)
-    log.start()
+    try:
+        log.start()
+    except RuntimeError as error:  # no more threads
+        process.kill()
+        process.wait()
+        raise OSError(errno.EAGAIN, str(error)) from None
     return process, log
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import signal
-import socket
-import subprocess
+import sys
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +18,9 @@ from corral.chat.template import TemplateLimit
 from corral.core.errors import CorralError, Unavailable
 from corral.link.frame import BlockingChannel, encode_frame
 from corral.link.lifecycle import exit_name, shutting_down
-from corral.link.process import spawn_module
 from corral.link.rendering import Rendering, decode_rendered, max_cpu_s
+from corral.link.restart import Life, RestartPolicy
+from corral.link.worker_process import WorkerProcess, reason_of
 
 LARGE_BYTES = 1 << 20  # of a conversation and its template
 MAX_TRIES = 2
@@ -31,9 +32,10 @@ class Renderer:
     """Owns the template processes: one for most conversations and one for long ones, so that others do not
     wait for these. The second is spawned when it is needed."""
 
-    def __init__(self) -> None:
-        self._usual = _TemplateProcess()
-        self._large = _TemplateProcess()
+    def __init__(self, timeout_s: float) -> None:
+        """`timeout_s`: how long a process may show no sign of life."""
+        self._usual = _TemplateProcess(timeout_s, stays=True)
+        self._large = _TemplateProcess(timeout_s)
 
     def start(self) -> None:
         self._usual.start()
@@ -47,6 +49,11 @@ class Renderer:
         """End the processes until there is a conversation for them, unless they have one now."""
         self._usual.rest()
         self._large.rest()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether chats are rendered without waiting for a process; a resting one is started by the next."""
+        return self._usual.is_ready
 
     @property
     def pid(self) -> int | None:
@@ -71,32 +78,44 @@ class Renderer:
 
 
 class _TemplateProcess:
-    """One process: spawned by `start`, or by the first rendering after that or after a loss."""
+    """One process: spawned by `start`, or by the first rendering after that. A thread watches it; a lost one
+    is replaced then if it `stays`, else by the next rendering."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float, stays: bool = False) -> None:
+        self._timeout_s = timeout_s
+        self._stays = stays
         self._lock = threading.Lock()  # guards everything below; held while a conversation is rendered
-        self._process: subprocess.Popen[bytes] | None = None
+        self._worker: WorkerProcess | None = None
         self._channel: BlockingChannel | None = None
-        self._is_closed = False
+        self._policy = RestartPolicy(n_failures=sys.maxsize)
+        self._is_resting = True  # until it is started or has something to render
+        self._closing = threading.Event()
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
+        worker = self._worker
+        return worker.pid if worker is not None else None
+
+    @property
+    def is_ready(self) -> bool:
+        worker = self._worker
+        return self._is_resting if worker is None else not worker.is_silent
 
     def start(self) -> None:
         with self._lock:
             self._spawn()
 
     def close(self) -> None:
-        self._is_closed = True
-        if self._process is not None:
-            self._process.kill()
+        self._closing.set()
+        if (worker := self._worker) is not None:
+            worker.kill()
         with self._lock:
             self._drop()
 
     def rest(self) -> None:
         if self._lock.acquire(blocking=False):
             try:
+                self._is_resting = True
                 self._drop()
             finally:
                 self._lock.release()
@@ -108,48 +127,80 @@ class _TemplateProcess:
     def _ask(self, frame: bytes) -> bytes:
         """Return the answer. A process that was lost for reasons of its own is replaced once."""
         for _ in range(MAX_TRIES):
-            channel = self._channel or self._spawn()
+            worker, channel = (self._worker, self._channel) if self._worker else self._spawn()
+            assert worker is not None
+            assert channel is not None
             cpu_s = max_cpu_s(len(frame))
+            worker.n_running = 1
             try:
                 body = channel.ask(frame, _WALL_S + cpu_s * _WALL_PER_CPU_S)
             except TimeoutError:
                 self._drop()
                 raise Unavailable("the chat template was not rendered in time") from None
+            finally:
+                worker.n_running = 0
             if body is not None:
+                worker.has_answered = True
                 return body
             code = self._drop()
-            _log.warning("the template process ended with %s", exit_name(code))
-            if self._is_closed:
+            _log.warning("the renderer process ended with %s", exit_name(code))
+            if self._closing.is_set():
                 raise shutting_down()
             if code == -signal.SIGXCPU:
                 break
         raise TemplateLimit("the chat template takes too much time or memory for this conversation")
 
-    def _spawn(self) -> BlockingChannel:
-        if self._is_closed:
+    def _spawn(self) -> tuple[WorkerProcess, BlockingChannel]:
+        """Start a process and its watcher. Raises Unavailable."""
+        if self._closing.is_set():
             raise shutting_down()
-        ours, theirs = socket.socketpair()
+        self._is_resting = False
         try:
-            self._process, _ = spawn_module(
-                "corral.link.renderer_worker", [theirs.fileno()], "corral.renderer"
-            )
-        except OSError as error:
-            ours.close()
-            raise Unavailable(f"the template process cannot be started: {error.strerror or error}") from None
-        finally:
-            theirs.close()
-        self._channel = BlockingChannel(ours)
-        return self._channel
+            worker = WorkerProcess("corral.link.renderer_worker", "renderer", 1, self._timeout_s)
+        except CorralError as error:
+            raise Unavailable(error.message) from None
+        channel = BlockingChannel(worker.sockets[0])
+        try:
+            threading.Thread(target=self._watch, args=(worker,), daemon=True).start()
+        except RuntimeError as error:
+            worker.close()
+            channel.close()
+            raise Unavailable(f"the renderer process cannot be watched: {error}") from None
+        self._worker, self._channel = worker, channel
+        return worker, channel
 
     def _drop(self) -> int | None:
         """End the process if there is one, and return its exit code."""
-        process, channel = self._process, self._channel
-        self._process = self._channel = None
-        if process is None or channel is None:
+        worker, channel = self._worker, self._channel
+        self._worker = self._channel = None
+        if worker is None or channel is None:
             return None
-        process.kill()
+        code = worker.end()
         channel.close()
-        return process.wait()
+        return code
+
+    def _watch(self, worker: WorkerProcess) -> None:
+        began_at = time.monotonic()
+        worker.wait()
+        with self._lock:
+            if self._worker is worker:  # nothing was being rendered
+                self._drop()
+            reason = worker.close()
+        life = Life(time.monotonic() - began_at, False, worker.has_answered)
+        while self._stays and self._is_missing():
+            delay_s = self._policy.end(life)
+            assert delay_s is not None
+            _log.warning("%(reason)s; restart in %(seconds)g s", {"reason": reason, "seconds": delay_s})
+            self._closing.wait(delay_s)
+            try:
+                with self._lock:
+                    if self._is_missing():
+                        self._spawn()
+            except Exception as error:
+                reason, life = reason_of(error), Life(None)
+
+    def _is_missing(self) -> bool:
+        return self._worker is None and not self._is_resting and not self._closing.is_set()
 
 
 class RemoteTemplate:

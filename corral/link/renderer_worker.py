@@ -1,4 +1,4 @@
-"""The template process: `python -m corral.link.renderer_worker FD`. Renders one conversation at a time.
+"""The template process: `python -m corral.link.renderer_worker LIFE FD`. Renders one conversation at a time.
 
 Each has a limit on CPU time and one on memory. Python code that exceeds them ends with an error; a single
 call that does not return is ended by the system, with this process.
@@ -40,7 +40,7 @@ def main() -> None:
     signal.signal(signal.SIGPROF, _stop)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     log_to_front()
-    channel = BlockingChannel(socket.socket(fileno=int(sys.argv[1])))
+    _life, channel = (BlockingChannel(socket.socket(fileno=int(fd))) for fd in sys.argv[1:])
     try:
         while (body := channel.receive()) is not None:
             channel.send(_answer(body))

@@ -178,12 +178,11 @@ class StateCopies:
 
     async def _copy(self, held: HeldPrefix, task: Task, member: Member, slot: int) -> None:
         with tempfile.TemporaryFile() as file:
-            save = SlotAction(verb=Verb.SAVE, slot=held.slot, busy=Busy.IGNORE, tenant=task.tenant)
+            whose: dict[str, Any] = {"tenant": task.tenant, "sees_all": True}
+            save = SlotAction(verb=Verb.SAVE, slot=held.slot, busy=Busy.IGNORE, **whose)
             await self._of(held.slot).act(save, file.fileno())
             file.seek(0)
-            restore = SlotAction(
-                verb=Verb.RESTORE, slot=slot, busy=Busy.REFUSE, tenant=task.tenant, is_ours=True
-            )
+            restore = SlotAction(verb=Verb.RESTORE, slot=slot, busy=Busy.REFUSE, is_ours=True, **whose)
             await member.act(restore, file.fileno())
 
     def _of(self, slot: int) -> Member:

@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from corral.core.errors import CorralError, InvalidRequest, Unavailable
+from corral.core.errors import InvalidRequest, Unavailable
 from corral.link.frame import BlockingChannel, decode_tokens, encode_frame
 from corral.link.lifecycle import shutting_down
 from corral.link.restart import Life, RestartPolicy
 from corral.link.tokenizer_process import TokenizerProcess
+from corral.link.worker_process import reason_of
 from corral.text.vocab import Segment, Vocab, VocabFile, VocabTable, tokens_of
 
 MAX_TRIES = 2
@@ -29,7 +30,10 @@ class Tokenizer:
     """Owns the tokenizer process. A thread watches the process and starts the next one."""
 
     def __init__(
-        self, n_channels: int, timeout_s: float, make: Callable[[int], TokenizerProcess] = TokenizerProcess
+        self,
+        n_channels: int,
+        timeout_s: float,
+        make: Callable[[int, float], TokenizerProcess] = TokenizerProcess,
     ) -> None:
         """`n_channels`: how many threads can tokenize at once. `timeout_s`: time limit for a short text."""
         self._n_channels = n_channels
@@ -46,6 +50,12 @@ class Tokenizer:
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
         self.n_restarts = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether texts are tokenized now; a resting process is started by the next one."""
+        process = self._process
+        return self._is_resting if process is None else not process.is_silent
 
     def start(self) -> None:
         """Spawn the process; it imports its modules while the engine loads."""
@@ -196,8 +206,8 @@ class Tokenizer:
                 return process
             process.close()
             reason = f"the vocabulary of '{file.path}' has changed"
-        except CorralError as error:
-            reason = error.message
+        except Exception as error:
+            reason = reason_of(error)
         return self._replace(reason, Life(None), file, table)
 
     def _replace(
@@ -218,8 +228,8 @@ class Tokenizer:
                     return process
                 process.close()
                 reason = f"the vocabulary of '{file.path}' has changed"
-            except CorralError as error:
-                reason = error.message
+            except Exception as error:
+                reason = reason_of(error)
             life = Life(None)
             with self._changed:
                 if not self._closing.is_set():
@@ -227,7 +237,7 @@ class Tokenizer:
         return None
 
     def _spawn(self) -> TokenizerProcess:
-        process = self._make(self._n_channels)
+        process = self._make(self._n_channels, self.timeout_s)
         with self._changed:
             self._newest = process
             is_closing = self._closing.is_set()
@@ -239,6 +249,6 @@ class Tokenizer:
     def _read(self, process: TokenizerProcess, file: VocabFile) -> VocabTable:
         try:
             return process.open(file)
-        except CorralError:
+        except BaseException:
             process.close()
             raise

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.chat.message import MEDIA_MARK
-from corral.core.errors import InvalidRequest, NotSupported
+from corral.core.errors import InvalidRequest
 from corral.core.media_item import MediaKind
 from corral.media.inline import InlineImage, split_inline
 
@@ -63,14 +63,14 @@ class Collector:
             raise InvalidRequest("must be a string", field=field)
         return self._append(MediaRef(kind, source, is_url, field))
 
-    def add_bare(self, uri: str, field: str) -> str | None:
+    def add_inline(self, image: InlineImage, field: str) -> str | None:
         """Add an image in a text and return its marker; None, and a warning, if it cannot be used."""
         if MediaKind.IMAGE not in self._kinds:
             reason = "the server does not accept images (--mmproj)"
-        elif uri in self._unusable:
-            reason = self._unusable[uri]
+        elif image.uri in self._unusable:
+            reason = self._unusable[image.uri]
         else:
-            return self._append(MediaRef(MediaKind.IMAGE, uri, True, field, is_bare=True))
+            return self._append(MediaRef(MediaKind.IMAGE, image.uri, True, field, image.is_bare))
         self._left_out[field, reason] += 1
         return None
 
@@ -93,14 +93,14 @@ class Collector:
 
 
 class PlainCollector(Collector):
-    """Replaces media by `<__media__>`. Without a projector (`sees` is False), bare URIs stay text."""
+    """Replaces media by `<__media__>`. Without a projector (`sees` is False), images in texts stay text."""
 
     def __init__(self, sees: bool = True) -> None:
         super().__init__(list(MediaKind))
         self._sees = sees
 
-    def add_bare(self, uri: str, field: str) -> str | None:
-        return super().add_bare(uri, field) if self._sees else None
+    def add_inline(self, image: InlineImage, field: str) -> str | None:
+        return super().add_inline(image, field) if self._sees else None
 
     def _append(self, ref: MediaRef) -> str:
         super()._append(ref)
@@ -113,9 +113,9 @@ def require_kind(kind: MediaKind | None, kinds: Collection[MediaKind], field: st
     what = f"Field '{field}': this server does not support {named} input"
     if not kinds:
         message = f"{what}. Start it with a projector for its model, --mmproj FILE"
-        raise NotSupported(message, param=field)
+        raise InvalidRequest(message, param=field)
     if kind is not None and kind not in kinds:
-        raise NotSupported(f"{what}: its projector (--mmproj) has no support for it", param=field)
+        raise InvalidRequest(f"{what}: its projector (--mmproj) has no support for it", param=field)
 
 
 def mark_messages(messages: Any, collector: Collector) -> Any:
@@ -158,7 +158,7 @@ def _mark_part(part: Any, field: str, collector: Collector) -> Any:
     if kind == "media":
         raise InvalidRequest("has an unknown type", field=field)
     if kind in _VIDEO_PARTS:
-        raise NotSupported(f"Field '{field}': this server does not support {kind}", param=field)
+        raise InvalidRequest(f"this server does not support {kind}", field=field)
     return part
 
 
@@ -176,11 +176,8 @@ def _mark_text(text: str, field: str, collector: Collector) -> list[dict[str, st
 def _mark_piece(piece: str | InlineImage, field: str, collector: Collector) -> dict[str, str]:
     if isinstance(piece, str):
         return {"type": "text", "text": piece}
-    if not piece.is_bare:
-        return _media(collector.add(MediaKind.IMAGE, piece.uri, True, field))
-    mark = collector.add_bare(piece.uri, field)
-    # Keep the type of the URI, without hundreds of meaningless tokens.
-    return {"type": "text", "text": piece.uri.partition(",")[0] + ",..."} if mark is None else _media(mark)
+    mark = collector.add_inline(piece, field)
+    return {"type": "text", "text": piece.text} if mark is None else _media(mark)
 
 
 def _media(mark: str) -> dict[str, str]:

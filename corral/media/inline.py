@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from corral.media.data_uri import is_data_uri
@@ -36,14 +36,21 @@ _ATTRIBUTE = re.compile(
     re.VERBOSE,
 )
 _TAG_END = re.compile(r"[\s/]*>")
+_PAYLOAD = re.compile(r"""(data:[^\s,]*,)[^\s"'<>)]*""", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class InlineImage:
-    """`is_bare`: no markup says that it is meant as an image."""
+    """`is_bare`: no markup says that it is meant as an image. `markup`: as it is in the text."""
 
     uri: str
     is_bare: bool = False
+    markup: str = field(default="", compare=False)
+
+    @property
+    def text(self) -> str:
+        """What a model reads that sees no images: the markup, without hundreds of meaningless tokens."""
+        return _PAYLOAD.sub(r"\1...", self.markup)
 
 
 class _Found(NamedTuple):
@@ -96,7 +103,7 @@ class _Scanner:
         elif token[0][0] == "<" and token.start() >= self._tag_from:
             return self._read_tag(token)
         elif token[0][0] in "dD" and (uri := _BARE.match(self._text, token.start())):
-            return _Found(uri.start(), uri.end(), InlineImage(uri[0], is_bare=True))
+            return _Found(uri.start(), uri.end(), InlineImage(uri[0], True, uri[0]))
         return None
 
     def _open(self, token: re.Match[str]) -> None:
@@ -109,7 +116,8 @@ class _Scanner:
         destination = _DESTINATION.match(self._text, end) if self._images else None
         if destination is not None:
             uri = destination["bracketed"] or destination["plain"]
-            return _Found(self._images[-1], destination.end(), InlineImage(uri))
+            start, end = self._images[-1], destination.end()
+            return _Found(start, end, InlineImage(uri, markup=self._text[start:end]))
         if self._is_image and self._is_image.pop():
             self._images.pop()
         return None
@@ -124,7 +132,8 @@ class _Scanner:
         closing = _TAG_END.match(self._text, end)
         if closing is None or source is None or not is_data_uri(source):
             return None
-        return _Found(token.start(), closing.end(), InlineImage(source))
+        markup = self._text[token.start() : closing.end()]
+        return _Found(token.start(), closing.end(), InlineImage(source, markup=markup))
 
 
 def _read_value(attribute: re.Match[str]) -> str:

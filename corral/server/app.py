@@ -88,10 +88,10 @@ def create_app(
     page = open_page(server)
     if page is not None:
         app.router.default = page
-    if os.environ.get("AIP_MODE"):
+    if os.environ.get("AIP_MODE") and keys is None:
         from corral.server.vertex import add_vertex  # few servers run there
 
-        add_vertex(app, os.environ)
+        add_vertex(app, os.environ, dispatch)
     app.router.middleware_stack = StaticRoutes(app.router.middleware_stack, routes)  # type: ignore[assignment]
     app.add_middleware(HeadRequests, routes=lambda: app.routes)
     if dispatch is not None:

@@ -14,17 +14,20 @@ from dataclasses import dataclass
 from functools import partial
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from corral.api.error import ErrorAnswer
 from corral.core.errors import InvalidRequest
 from corral.server.cycle import open_cycle
 from corral.server.header_name import canonical_head
 from corral.server.start_queue import QueuedEvent, StartQueue
+from corral.telemetry.middleware import NO_SNIFFING
 from corral.telemetry.scope import record_in
 
 _LOOKS = 4  # checks per timeout
 _LOOKS_AT_SENDER = 10  # checks per time limit of the sender
+_FIRST_PROBE_S, _LONGEST_PROBE_S = 0.05, 5.0  # between two probes of a half-closed connection
+_PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _log = logging.getLogger("corral")
 
 
@@ -122,15 +125,39 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._send_timer: asyncio.TimerHandle | None = None
+        self._probe_timer: asyncio.TimerHandle | None = None
         self._look_at_sender_soon()
         self._check_idle_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._timer, self._idle_timer, self._send_timer):
+        for timer in (self._timer, self._idle_timer, self._send_timer, self._probe_timer):
             if timer is not None:
                 timer.cancel()
         self._note_reading()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Keep a connection on which the client still waits for its answer. It may as well have closed the
+        whole connection, which looks the same: the system of a client that is gone answers a probe with a
+        reset. Where no probe is possible, the client counts as gone."""
+        if self._probe_timer is None:
+            cycle = self.cycle
+            is_waiting = cycle is not None and not cycle.response_started and not self.pipeline
+            is_asked = is_waiting and self._delivery.awaited is Awaited.NOTHING and not self._is_refused
+            is_plain = self.transport.get_extra_info("sslcontext") is None
+            if not (is_asked and is_plain and self.scope["http_version"] == "1.1"):
+                return None
+            assert cycle is not None
+            cycle.keep_alive = False
+            self._probe(cycle, _FIRST_PROBE_S)
+        return True
+
+    def _probe(self, cycle: RequestResponseCycle, pause_s: float) -> None:
+        if cycle.response_started or self.transport.is_closing():
+            return  # what is written from now on probes as well
+        self.transport.write(_PROBE)
+        later_s = min(2 * pause_s, _LONGEST_PROBE_S)
+        self._probe_timer = self.loop.call_later(pause_s, self._probe, cycle, later_s)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -302,7 +329,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         if not can_answer:
             self.transport.abort()
             return
-        answer = ErrorAnswer(error, [(b"connection", b"close")])
+        answer = ErrorAnswer(error, [(b"connection", b"close"), NO_SNIFFING])
         lines = [b"%b: %b\r\n" % line for line in (*self.server_state.default_headers, *answer.headers)]
         head = canonical_head(b"".join((STATUS_LINE[error.status], *lines, b"\r\n")))
         self.transport.write(head + answer.body)

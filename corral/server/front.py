@@ -55,7 +55,10 @@ class Front:
         self._is_alone = hub is None
         self._tokenizer = Tokenizer(n_prompt_threads(settings.server) + 2, settings.server.engine_timeout_s)
         self._quick = QuickTokenizer(self._tokenizer)
-        self._renderer = Renderer()
+        self._renderer = Renderer(settings.server.engine_timeout_s)
+        self.state.admission.rely_on(
+            tokenizer=lambda: self._tokenizer.is_ready, renderer=lambda: self._renderer.is_ready
+        )
         self._system_text = read_system_prompt(settings.server.system_prompt_file)
         self._durable: DurableRunner | None = None
         self.app = create_app(self.state, hub.state.keys if hub is not None else None)

@@ -27,7 +27,6 @@ _POLICY = (
 )
 _HEADERS = {
     "content-security-policy": _POLICY,
-    "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",  # revalidate always, so that modules of two versions are never mixed

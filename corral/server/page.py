@@ -9,11 +9,12 @@ import mimetypes
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -95,7 +96,8 @@ class StaticDirectory(StaticFiles):
             raise HTTPException(404)  # in the common error format, even if there is a 404 page
         if scope["method"] not in _READING:
             raise HTTPException(405, headers={"allow": ", ".join(_READING)})
-        response.headers["x-content-type-options"] = "nosniff"
+        if isinstance(response, RedirectResponse):
+            response.headers["location"] = _folder_address(scope)
         return response
 
 
@@ -139,6 +141,13 @@ class OtherPage:
             if error.status_code != 404 or scope["path"] != _SHARED:
                 raise
             await self._own(scope, receive, send)
+
+
+def _folder_address(scope: Scope) -> str:
+    """Return the address of a folder that was asked for without its slash. It is relative, because only the
+    browser knows all prefixes of the path: that of `--api-prefix`, and those that a proxy removes."""
+    query = scope["query_string"].decode("latin-1")
+    return f"./{quote(PurePosixPath(scope['path']).name)}/" + (f"?{query}" if query else "")
 
 
 def _is_hidden(name: str) -> bool:

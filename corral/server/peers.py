@@ -67,9 +67,15 @@ class PeerControl:
         self._app = app
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        client = scope.get("client")
-        is_refused = scope["type"] == "http" and not (client and is_private(str(client[0])))
+        is_refused = scope["type"] == "http" and not _is_near(scope)
         return (_REFUSED if is_refused else self._app)(scope, receive, send)
+
+
+def _is_near(scope: Scope) -> bool:
+    """Whether the client is in a private network or on this machine: then both ends of a connection to one
+    of its public addresses have this address."""
+    client, own = scope.get("client"), scope.get("server") or ("",)
+    return client is not None and (is_private(str(client[0])) or client[0] == own[0])
 
 
 class Forwarded:

@@ -6,8 +6,9 @@ On if the environment says `AIP_MODE=PREDICTION`; `AIP_PREDICT_ROUTE` and `AIP_H
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -21,7 +22,6 @@ from corral.api.batch.call import Answer, Receive
 from corral.api.body import JsonResponse, parse_body
 from corral.api.error import render_error
 from corral.api.router import ApiRoute
-from corral.api.routes.status import health
 from corral.api.schema.parse import RequestModel
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.key_role import Permission
@@ -40,22 +40,31 @@ def is_vertex(environ: Mapping[str, str]) -> bool:
     return environ.get("AIP_MODE") == "PREDICTION"
 
 
-def add_vertex(app: Starlette, environ: Mapping[str, str]) -> None:
-    """Add the routes that Vertex asks for, if this runs there."""
+def add_vertex(
+    app: Starlette, environ: Mapping[str, str], dispatch: Callable[[ASGIApp], ASGIApp] | None = None
+) -> None:
+    """Add the routes that Vertex asks for, if this runs there. `dispatch`: finds the model of a request."""
     if not is_vertex(environ):
         return
     routes = request_formats(app)
+    health = next(route for route in app.routes if isinstance(route, ApiRoute) and route.path == "/health")
+
+    @functools.cache
+    def router() -> ASGIApp:
+        """Complete only once the server runs."""
+        stack = app.router.middleware_stack
+        return dispatch(stack) if dispatch is not None else stack
 
     async def predict(request: Request) -> Response:
         instances = (await parse_body(request, PredictRequest)).instances
-        running = (_predict(app.router.middleware_stack, request.scope, routes, each) for each in instances)
+        running = (_predict(router(), request.scope, routes, each) for each in instances)
         return JsonResponse({"predictions": list(await asyncio.gather(*running))})
 
     path = _path(environ.get("AIP_PREDICT_ROUTE", "") or "predict")
     app.routes.append(ApiRoute("POST", path, predict, permission=Permission.GENERATE))
     if environ.get("AIP_HEALTH_ROUTE"):
         path = _path(environ["AIP_HEALTH_ROUTE"])
-        app.routes.append(ApiRoute("GET", path, health, permission=Permission.PUBLIC))
+        app.routes.append(ApiRoute("GET", path, health.endpoint, permission=Permission.PUBLIC))
 
 
 def request_formats(app: Starlette) -> dict[str, ApiRoute]:

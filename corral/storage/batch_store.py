@@ -94,7 +94,7 @@ class BatchStore:
 
     def find_file(self, owner: str, id: str) -> FileRecord:
         rows = self._db.read("SELECT record FROM files WHERE id = ? AND owner = ?", id, owner)
-        found = [file for file in _decode(rows, FileRecord) if not _is_over(file)]
+        found = [file for file in _decode(rows, FileRecord) if self._is_there(file)]
         if not found:
             raise NotFound(f"file '{id:.64}' does not exist")
         return found[0]
@@ -102,7 +102,11 @@ class BatchStore:
     def list_files(self, owner: str) -> list[FileRecord]:
         """Return all files of a key, oldest first."""
         rows = self._db.read("SELECT record FROM files WHERE owner = ? ORDER BY n", owner)
-        return [file for file in _decode(rows, FileRecord) if not _is_over(file)]
+        return [file for file in _decode(rows, FileRecord) if self._is_there(file)]
+
+    def _is_there(self, file: FileRecord) -> bool:
+        """Whether it has not expired, and nobody has removed it from the directory."""
+        return not _is_over(file) and (bool(file.batch) or self.path_of(file.id).exists())
 
     def remove_file(self, owner: str, id: str) -> None:
         self._drop(self.find_file(owner, id))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import errno
 import logging
 import os
 from collections.abc import Callable
@@ -42,17 +43,32 @@ class DocumentStore:
         self._directory = SaveDirectory(path, option="--responses") if path is not None else None
         self._shelves: dict[str, Shelf] = {}
         self._disk = concurrent.futures.ThreadPoolExecutor(1, "responses")
+        self._failure = ""  # of the last write
 
-    def put(self, client: Client, id: str, data: bytes) -> None:
-        """Raises TooLarge; what was there before stays then."""
+    def put(self, client: Client, id: str, data: bytes) -> str:
+        """Return why it will not survive this server, or "". Raises TooLarge; what was there before stays
+        then."""
         check_size(id, data)
         shelf = self._shelf(client)
         shelf.memory[id] = data
         if self._directory is not None:
             shelf.unwritten[id] = data
-            self._run(shelf.write, id, data).add_done_callback(lambda _: shelf.written(id, data))
+            writing = self._run(shelf.write, id, data)
+            writing.add_done_callback(lambda _: shelf.written(id, data))
+            writing.add_done_callback(self._note_write)
         while sum(each.memory.currsize for each in self._shelves.values()) > TOTAL_RAM_BYTES:
             max(self._shelves.values(), key=lambda each: each.memory.currsize).memory.popitem()
+        return self._trouble(len(data))
+
+    def _trouble(self, n_bytes: int) -> str:
+        """Return why the disk will not take a document, as far as that is known before it is written."""
+        if self._directory is None:
+            return ""
+        return self._failure or missing_room(self._directory.fd, n_bytes)
+
+    def _note_write(self, writing: asyncio.Future[str]) -> None:
+        error = writing.exception() if not writing.cancelled() else None
+        self._failure = repr(error) if error is not None else "" if writing.cancelled() else writing.result()
 
     async def load(self, client: Client, id: str) -> bytes | None:
         shelf = self._shelf(client)
@@ -87,6 +103,13 @@ def check_size(id: str, data: bytes) -> None:
         raise TooLarge(f"'{id}' has {len(data)} bytes; the server keeps up to {MAX_BYTES >> 20} MiB of one")
 
 
+def missing_room(fd: int, n_bytes: int) -> str:
+    """Return why a file system has no room for so many bytes, or ""."""
+    facts = os.fstatvfs(fd)
+    n_blocks = facts.f_bfree if os.geteuid() == 0 else facts.f_bavail
+    return os.strerror(errno.ENOSPC) if n_blocks * facts.f_frsize < n_bytes else ""
+
+
 class Shelf:
     """Mutable: what one key has. All that uses files belongs into the thread of the disk."""
 
@@ -115,7 +138,8 @@ class Shelf:
         files[id] = len(data)
         return data
 
-    def write(self, id: str, data: bytes) -> None:
+    def write(self, id: str, data: bytes) -> str:
+        """Return why it is not on disk, or ""."""
         try:
             directory, files = self._open()
             with directory.create(id) as file:
@@ -124,6 +148,8 @@ class Shelf:
             files[id] = len(data)
         except CorralError as error:
             _log.error("--responses: %s cannot be written: %s", id, error.message)
+            return error.message
+        return ""
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Keep other servers from changing documents."""

@@ -1,8 +1,8 @@
 """A directory of saved files with names that clients choose.
 
-All operations are relative to the directory's descriptor, so that it cannot be swapped. A file is written
-under a temporary name and renamed, so a name always refers to a complete file. Write and commit in a
-thread.
+All operations are relative to the directory's descriptor, so that it cannot be swapped; one that was removed
+is made again. A file is written under a temporary name and renamed, so a name always refers to a complete
+file. Write and commit in a thread.
 """
 
 from __future__ import annotations
@@ -71,13 +71,11 @@ class SaveDirectory:
         name in errors, since clients must not see paths."""
         self._fd = -1
         self._option = option
+        self._inside = inside
         self._path: Path = inside._path / path if inside else path
         self._suffix = suffix
         try:
-            if inside:
-                self._fd = os.open(path, _DIRECTORY | os.O_NOFOLLOW, dir_fd=inside.fd)
-            else:
-                self._fd = os.open(path, _DIRECTORY)
+            self._fd = self._open()
             remove_leftovers(self._fd)
             with AtomicFile(self._fd, ""):
                 pass
@@ -91,16 +89,19 @@ class SaveDirectory:
 
     def subdirectory(self, name: str, suffix: str = "") -> SaveDirectory:
         """Open a directory in this one, creating it with mode 0700 if it is missing."""
+        self._ensure()
         with _explained("make", name), contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self._fd)
         return SaveDirectory(Path(name), suffix, inside=self, option=self._option)
 
     def create(self, name: str) -> NamedFile:
         """Create a file that replaces the one with this name when it is committed."""
+        self._ensure()
         return NamedFile(self, name, self._file(name))
 
     def open(self, name: str) -> int:
         """Open a regular file for reading, and return the descriptor."""
+        self._ensure()
         with _explained("read", name):
             try:
                 fd = os.open(self._file(name), _READ, dir_fd=self._fd)
@@ -117,23 +118,27 @@ class SaveDirectory:
 
     def remove(self, name: str) -> None:
         """Remove the file if it exists."""
+        self._ensure()
         with _explained("remove", name), contextlib.suppress(FileNotFoundError):
             os.unlink(self._file(name), dir_fd=self._fd)
 
     def names(self) -> list[SavedFile]:
         """Return the regular files that clients can name, unordered."""
+        self._ensure()
         with _explained("list", self._path.name):
             found = [self._describe(file) for file in list_directory(self._fd)]
         return [file for file in found if file is not None]
 
     def find(self, name: str) -> SavedFile | None:
         """Return the regular file of that name, if it exists."""
+        self._ensure()
         with _explained("find", name):
             return self._describe(self._file(name))
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other threads and processes that lock the directory out of the block."""
+        self._ensure()
         with contextlib.ExitStack() as at_end:
             for name, flags in ((".", _DIRECTORY), (_LOCK, _LOCK_FLAGS)):
                 fd = os.open(name, flags, 0o600, dir_fd=self._fd)
@@ -150,6 +155,30 @@ class SaveDirectory:
 
     def __del__(self) -> None:
         self.close()
+
+    def _open(self) -> int:
+        if self._inside is None:
+            return os.open(self._path, _DIRECTORY)
+        return os.open(self._path.name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._inside.fd)
+
+    def _ensure(self) -> None:
+        """Make the directory again if it was removed. Its descriptor keeps its number: threads may use it."""
+        try:
+            if os.fstat(self._fd).st_nlink:
+                return
+            with contextlib.suppress(FileExistsError):
+                if self._inside is None:
+                    os.makedirs(self._path, 0o700)
+                else:
+                    self._inside._ensure()
+                    os.mkdir(self._path.name, 0o700, dir_fd=self._inside.fd)
+            fd = self._open()
+            os.dup2(fd, self._fd, inheritable=False)
+            os.close(fd)
+        except OSError as error:
+            raise file_error(
+                f"{self._option}: the directory was removed, and cannot be made", error
+            ) from None
 
     def _file(self, name: str) -> str:
         return check_name(name, "name") + self._suffix

@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 from corral.core.client import Client
 from corral.core.errors import CorralError
@@ -18,6 +19,8 @@ from corral.storage.document_store import DocumentStore, Shelf, check_size
 
 _RELIST = 100  # changes after which files of other servers count for the room on disk
 Edit = Callable[[bytes], bytes]  # raises CorralError
+
+T = TypeVar("T")
 
 _log = logging.getLogger("corral")
 
@@ -29,12 +32,15 @@ class SharedDocumentStore(DocumentStore):
         """`path` must be a directory that can be written to."""
         super().__init__(path)
         self._pending: Counter[tuple[str, str]] = Counter()  # by client and id
-        self._last: dict[str, asyncio.Future[None]] = {}  # change of each client
+        self._last: dict[str, asyncio.Future[Any]] = {}  # change of each client
         self._n_changes = 0
 
-    def put(self, client: Client, id: str, data: bytes) -> None:
+    def put(self, client: Client, id: str, data: bytes) -> str:
         check_size(id, data)
-        self._change(client, id, self._shelf(client).write, id, data).add_done_callback(log_failure)
+        writing = self._change(client, id, self._shelf(client).write, id, data)
+        writing.add_done_callback(log_failure)
+        writing.add_done_callback(self._note_write)
+        return self._trouble(len(data))
 
     async def load(self, client: Client, id: str) -> bytes | None:
         return await self._run(self._shelf(client).read, id)
@@ -57,9 +63,7 @@ class SharedDocumentStore(DocumentStore):
         if last is not None:
             await asyncio.wait({last})
 
-    def _change(
-        self, client: Client, id: str, work: Callable[..., None], *args: object
-    ) -> asyncio.Future[None]:
+    def _change(self, client: Client, id: str, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
         place = client.id, id
         self._n_changes += 1
         if self._n_changes % _RELIST == 0:
@@ -67,7 +71,7 @@ class SharedDocumentStore(DocumentStore):
         changing = self._last[client.id] = self._run(work, *args)
         self._pending[place] += 1
 
-        def note_end(_: asyncio.Future[None]) -> None:
+        def note_end(_: asyncio.Future[T]) -> None:
             self._pending[place] -= 1
             self._pending += Counter()  # without those that are zero
             if self._last.get(client.id) is changing:
@@ -91,7 +95,7 @@ def _edit(shelf: Shelf, id: str, edit: Edit) -> None:
             shelf.write(id, edited)
 
 
-def log_failure(change: asyncio.Future[None]) -> None:
+def log_failure(change: asyncio.Future[Any]) -> None:
     """Report a change that its client no longer waits for."""
     error = change.exception() if not change.cancelled() else None
     if isinstance(error, CorralError):

@@ -151,11 +151,11 @@ class Ledger:
         try:
             self._merge(await self._on_disk(self._write, writing))
             self._is_lost = False
-        except CorralError as error:
+        except Exception as error:  # whatever it is, nothing may be lost
             for place, more in writing.items():
                 self._unsaved[place] = more.add(self._unsaved.get(place, DayUsage(name=more.name)))
             if not self._is_lost:
-                _log.warning("usage is kept in memory only: %s", error.message)
+                _log.warning("usage is kept in memory only: %s", error)
             self._is_lost = True
 
     def _merge(self, saved: Entries) -> None:

@@ -59,8 +59,8 @@ class LoopMeter:
     def _beat(self) -> None:
         pause = self._current()
         self._longest = self._longest.longest(pause)
-        self.observe(pause.wall_s)
         self._wait()
+        self.observe(pause.wall_s)
 
     def _current(self) -> Pause:
         """The pause that is under way, if the timer is late."""

@@ -1,4 +1,5 @@
 """The outermost middleware: give each request an id, and report its record to observers when it has ended.
+Its header against sniffing is on every response.
 
 The id is the client's own (`X-Request-Id`) or a new one, and is returned in the response.
 """
@@ -21,6 +22,7 @@ LEFT = 499  # the client disconnected before the response was complete
 _BROKEN = 500
 _STOPPED = 503
 _REQUEST_ID = b"x-request-id"
+NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # content is of the type that the server names, if any
 _ID_BYTES = 16
 _ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
@@ -81,7 +83,7 @@ class _Answer:
             self.is_whole = not message.get("more_body", False)
         elif message["type"] == "http.response.start":
             self.status = message["status"]
-            message["headers"] = [*message.get("headers", ()), (_REQUEST_ID, self._id)]
+            message["headers"] = [*message.get("headers", ()), (_REQUEST_ID, self._id), NO_SNIFFING]
         return self._send(message)
 
 

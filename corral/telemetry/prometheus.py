@@ -22,7 +22,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.types import Scope
 
-from corral import BUILD_INFO, __version__
+from corral import __version__
+from corral.core.libllama import BUILD_INFO
 from corral.link.lifecycle import EngineState
 from corral.telemetry.facts import FleetFacts, ServerFacts, kv_use
 from corral.telemetry.ledger import DAY_S
@@ -129,6 +130,8 @@ class _StateCollector:
         yield _gauge("prompt_tokens_seconds", "Prompt tokens per second.", prompt_rate)
         yield _gauge("predicted_tokens_seconds", "Generated tokens per second.", rate)
         n_held, capacity = kv_use(self._facts)
+        if self._facts.engine.state is EngineState.SLEEPING:  # its idle cache must not look empty
+            n_held = min(self._facts.telemetry.slots.n_held_before, capacity)
         yield _gauge("kv_cache_usage_ratio", "KV cache usage; 1 means full.", _rate(n_held, capacity))
         yield _gauge("kv_cache_tokens", "Tokens in the KV cache.", n_held)
         yield _gauge("requests_processing", "Requests being processed.", queue.n_running)

@@ -31,6 +31,7 @@ class SlotTable:
 
     def __init__(self) -> None:
         self.views: list[SlotView] = []
+        self.n_held_before = 0  # tokens in all slots, until the last reset
         self._by_task: dict[int, SlotView] = {}
 
     @property
@@ -52,6 +53,7 @@ class SlotTable:
         return sum(view.n_held for view in self.views)
 
     def reset(self, n_slots: int) -> None:
+        self.n_held_before = self.n_held
         self.views = [SlotView(id) for id in range(n_slots)]
         self._by_task = {}
 

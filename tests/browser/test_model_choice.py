@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.chat_page import ChatPage
 from tests.system.downloads import serve_downloads
 from tests.system.process import CorralProcess
+from tests.tools.tiny_encoders import bert_embed
 from tests.tools.tiny_models import llama_bpe
 
 
@@ -32,7 +33,7 @@ def test_a_model_is_chosen_loaded_and_asked(page: Page, many):
     expect(page.get_by_text("Answers come from alpha")).to_be_visible()
     page.get_by_role("combobox", name="Model", exact=True).select_option("beta")
     expect(page.get_by_text("Answers come from beta")).to_be_visible()
-    assert statuses(many) == {"alpha": "loaded", "beta": "loaded"}
+    assert statuses(many) == {"alpha": "unloaded", "beta": "loaded"}, "a visit loads nothing"
     with page.expect_response(lambda response: "/v1/chat/completions" in response.url) as sent:
         ChatPage(page, many.url).ask("Hello")
     assert sent.value.status == 200
@@ -110,3 +111,19 @@ def test_the_first_model_is_downloaded_on_the_page(page: Page, models, tmp_path,
         expect(row).to_have_attribute("data-state", re.compile("unloaded|loading|loaded"))
         page.get_by_role("button", name="Close", exact=True).click()
         expect(page.get_by_text(re.compile("Answers come from m"))).to_be_visible()
+
+
+def test_models_that_do_not_chat_are_not_offered_for_it(page: Page, tmp_path):
+    bert_embed(tmp_path).rename(tmp_path / "a-embedding.gguf")
+    llama_bpe(tmp_path).rename(tmp_path / "chat.gguf")
+    with CorralProcess("--models-dir", tmp_path, "-c", 512, "-n", 8, "--ignore-eos", "-cram", 16) as server:
+        chat = ChatPage(page, server.url).open()
+        expect(page.get_by_text("Answers come from chat")).to_be_visible()
+        choice = page.get_by_role("combobox", name="Model", exact=True)
+        expect(choice.locator("option")).to_have_text([re.compile("^chat ")])
+        assert set(statuses(server).values()) == {"unloaded"}, "a visit loads nothing"
+        assert chat.ask("Hello!")
+        assert statuses(server) == {"a-embedding": "unloaded", "chat": "loaded"}
+        page.get_by_role("button", name="Models", exact=True).click()
+        expect(page.get_by_role("row", name=re.compile("^a-embedding embedding"))).to_be_visible()
+        page.get_by_role("button", name="Close", exact=True).click()

@@ -70,7 +70,7 @@ def test_another_version_drops_what_was_kept_before(new_page, corral):
     page.evaluate("caches.open('corral /other/ b1')")  # of another server at this address
     before = page.evaluate(KEPT)["names"]
     page.route(
-        "**/props", lambda route: route.fulfill(json={**route.fetch().json(), "build_info": "b2-corral"})
+        "**/props", lambda route: route.fulfill(json={**route.fetch().json(), "server_version": "b2-corral"})
     )
     page.evaluate("import('/js/offline_shell.js').then(({ keepShell }) => keepShell('b2-corral'))")
     page.wait_for_function("caches.keys().then((names) => names.includes('corral / b2-corral'))")

@@ -109,7 +109,7 @@ HOSTILE: dict[str, Any] = {
     "a parent of all objects": (file_of(messages={ID: message_of(parent="toString")}), "'parent'"),
     "its own parent": (file_of(messages={ID: message_of(parent=ID)}), "cycle"),
     "a circle": (file_of(messages={ID: message_of(parent=ID2), ID2: message_of(ID2, parent=ID)}), "cycle"),
-    "a prototype": (file_of(messages={"__proto__": message_of("__proto__")}), "'messages'"),
+    "a prototype": (file_of(messages={"__proto__": message_of("__proto__")}), "ids of messages"),
     "a prototype in settings": (file_of(settings={"a": {"__proto__": {"evil": 1}}}), "'settings'"),
     "a prototype in timings": (
         file_of(messages={ID: message_of(timings={"__proto__": {"evil": 1}})}),

@@ -125,3 +125,13 @@ def test_a_file_that_is_not_a_database_is_refused(tmp_path):
     (tmp_path / "batches.sqlite").write_bytes(b"not a database" * 100)
     with pytest.raises(CorralError, match="--batches"):
         BatchStore(tmp_path)
+
+
+async def test_an_uploaded_file_that_was_removed_is_gone(tmp_path):
+    server = Server(batches_path=str(tmp_path))
+    files = {"file": ("a.txt", b"a")}
+    id = (await server.http.post("/v1/files", files=files, data={"purpose": "batch"})).json()["id"]
+    (tmp_path / id).unlink()
+    for path in (f"/v1/files/{id}", f"/v1/files/{id}/content"):
+        assert (await server.http.get(path)).status_code == 404
+    assert (await server.http.get("/v1/files")).json()["data"] == []

@@ -330,7 +330,7 @@ async def test_images_are_refused_not_ignored(server):
     parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
     body = {"messages": [{"role": "user", "content": parts}]}
     response = await server.http.post("/v1/chat/completions", json=body)
-    assert response.status_code == 501
+    assert response.status_code == 400
     assert response.json()["error"]["param"] == "messages[0].content[1].image_url"
     assert "--mmproj" in response.json()["error"]["message"]
 

@@ -7,6 +7,7 @@ import errno
 import gc
 import json
 import os
+import shutil
 
 import jsonschema
 import pytest
@@ -348,13 +349,107 @@ async def test_what_is_wrong_is_named(server):
         assert (await save(server, status=400, **fields))["param"] == name
 
 
-async def test_names_of_objects_that_other_languages_treat_specially(server):
-    message = {"role": "user", "content": "x"}
-    await save(
-        server, settings={"__proto__": {"a": 1}}, messages={"__proto__": message, "constructor": message}
-    )
-    loaded = await ask(server, "GET", f"/chats/{A}")
-    assert set(loaded["messages"]) == {"__proto__", "constructor"}
+_MESSAGE = {"role": "user", "content": "x"}
+WRONG_MESSAGES = {
+    "messages": [{"1": 5}, {"__proto__": _MESSAGE}, {"a b": _MESSAGE}, {"": _MESSAGE}, {"a" * 65: _MESSAGE}],
+    "messages.id": [{"1": {**_MESSAGE, "id": "2"}}],
+    "messages.role": [{"1": {**_MESSAGE, "role": "root"}}, {"1": {"content": "x"}}],
+    "messages.content": [{"1": {"role": "user", "content": {"__b": 1}}}],
+    "messages.parent": [
+        {"1": {**_MESSAGE, "parent": "2"}},
+        {"1": {**_MESSAGE, "parent": "constructor"}},
+        {"1": {**_MESSAGE, "parent": {}}},
+        {"1": {**_MESSAGE, "parent": "1"}},
+        {"1": {**_MESSAGE, "parent": "2"}, "2": {**_MESSAGE, "parent": "1"}},
+    ],
+}
+WRONG_FIELDS = {
+    "reasoning": [{"__b": 1}, ["a"], 5],
+    "error": [{"__b": 1}],
+    "model": [{}],
+    "finish": [[]],
+    "state": [{}],
+    "toolCallId": [5],
+    "isError": ["yes"],
+    "createdAt": ["now", -1, 1.5],
+    "ms": [{}],
+    "start": [True],
+    "images": ["a", ["https://example.com/a.png"], ["data:text/html,a"], [{}]],
+    "remedies": [[5]],
+    "files": [{}],
+    "files.name": [[{"name": {"__b": 1}, "text": "a"}]],
+    "files.text": [[{"name": "a"}]],
+    "audio.url": [[{"name": "a", "url": "https://example.com/a.wav"}]],
+    "toolCalls": [{}, [5]],
+    "toolCalls.name": [[{"id": "1", "name": {"__b": 1}, "arguments": ""}]],
+    "toolCalls.arguments": [[{"id": "1", "name": "f"}]],
+    "stream.id": [{"id": 5, "index": 0}],
+    "timings": [[]],
+    "usage": ["a"],
+    "tokens": [{}],
+}
+
+
+@pytest.mark.parametrize("field", WRONG_MESSAGES)
+async def test_messages_that_the_page_could_not_show_are_refused(server, field):
+    for messages in WRONG_MESSAGES[field]:
+        error = await save(server, status=400, messages=messages, leaf=None)
+        assert error["param"] == field, messages
+
+
+@pytest.mark.parametrize("field", WRONG_FIELDS)
+async def test_fields_of_messages_have_their_types(server, field):
+    for value in WRONG_FIELDS[field]:
+        message = {**_MESSAGE, field.partition(".")[0]: value}
+        error = await save(server, status=400, messages={"1": message}, leaf=None)
+        assert error["param"] == f"messages.{field}", value
+
+
+async def test_a_leaf_is_a_message(server):
+    for leaf in ("2", "constructor"):
+        assert (await save(server, status=400, leaf=leaf))["param"] == "leaf"
+
+
+async def test_all_that_the_page_stores_is_accepted(server):
+    message = {
+        **{"id": "b", "parent": "a", "role": "assistant", "content": "", "createdAt": 1, "state": "done"},
+        **{"model": "tiny", "reasoning": "hm", "images": ["data:image/png;base64,AAAA"], "ms": 5},
+        **{"files": [{"name": "a.txt", "text": "a", "nPages": 1, "nTokens": 2, "state": "cut"}]},
+        **{"audio": [{"name": "a.wav", "url": "data:audio/wav;base64,AAAA"}], "isError": False, "start": 0},
+        **{"toolCalls": [{"id": "1", "name": "f", "arguments": "{}"}], "toolCallId": "1", "error": ""},
+        **{"remedies": ["again"], "finish": "length", "timings": {"prompt_n": 1}, "usage": {}},
+        **{"tokens": [{"text": "a"}], "stream": {"id": "c", "index": 0, "start": 0}, "unknown": [1]},
+    }
+    messages = {"a": {**_MESSAGE, "id": "a", "parent": None}, "b": message}
+    await save(server, messages=messages, leaf="b", toolsOn=["web"])
+    assert (await ask(server, "GET", f"/chats/{A}"))["messages"] == messages
+
+
+async def test_a_directory_that_was_removed_may_come_back(tmp_path):
+    folder = tmp_path / "chats"
+    folder.mkdir()
+    server = Server(chats_path=str(folder))
+    await save(server)
+    shutil.rmtree(folder)
+    for method, path, body in (("GET", "", None), ("GET", f"/{A}", None), ("PUT", f"/{A}", chat())):
+        error = await ask(server, method, f"/chats{path}", 503, json=body)
+        assert "--chats" in error["message"]
+        assert str(tmp_path) not in error["message"]
+    folder.mkdir()
+    assert await listed(server) == []
+    await save(server)
+    assert await listed(server) == [A]
+
+
+async def test_a_chat_on_disk_that_is_invalid_is_skipped(server, tmp_path):
+    await save(server)
+    (folder,) = tmp_path.iterdir()
+    message = {**_MESSAGE, "reasoning": {"__b": 1}}
+    stored = {**chat(messages={"1": message}), "id": B}
+    (folder / f"{B}.json").write_text(json.dumps(stored))
+    assert await listed(server) == [A]
+    assert await listed(server, "?search=x") == [A]
+    await ask(server, "GET", f"/chats/{B}", 404)
 
 
 async def test_a_body_that_is_too_large(tmp_path):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from corral.api.schema.completion import CompletionRequest
 from tests.contract.inline import Server
+from tests.contract.scripted import CharVocab, ScriptedServer
 from tests.contract.wire import events_of, json_values
 from tests.tools.examples import examples
 from tests.unit.fake import EOG, FakeBackend
@@ -275,8 +276,8 @@ async def test_an_answer_in_a_grammar(server):
 )
 async def test_what_is_not_possible_here_is_refused_not_ignored(server, change):
     response = await server.http.post("/completion", json={"prompt": PROMPT, **change})
-    assert response.status_code == 501
-    assert response.json()["error"]["type"] == "not_supported_error"
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize("change", [{"grammar": ""}, {"image_data": []}, {"lora": []}, {"system_prompt": ""}])
@@ -386,3 +387,34 @@ async def test_an_empty_prompt_gives_an_empty_answer(server):
     assert (answer["content"], answer["tokens_predicted"], answer["stop_type"]) == ("", 0, "none")
     (event,) = await stream(server, prompt="")
     assert event["stop"] is True
+
+
+class ByteVocab(CharVocab):
+    """Tokens are bytes, as in a model that has no token for a character."""
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        return bytes([token - 1]) if token != EOG else super().piece(token, special)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("stop", [[], ["zz"]])  # with a stop word, another path ends the answer
+@pytest.mark.parametrize(
+    ("n_predict", "text"), [(1, "a"), (2, "a€"), (3, "a€"), (4, "a€"), (5, "a€😀"), (8, "a€😀"), (9, "a€😀b")]
+)
+async def test_a_character_that_has_begun_is_completed(n_predict, text, stop, is_stream):
+    server = ScriptedServer()
+    server.scripted.vocab = ByteVocab()
+    server.say("a€😀bc".encode().decode("latin-1"))
+    body = {"prompt": "x", "n_predict": n_predict, "stop": stop, "stream": is_stream}
+    answer = await server.http.post("/completion", json=body)
+    parts = events_of(answer.text) if is_stream else [answer.json()]
+    assert "".join(part["content"] for part in parts) == text
+    assert parts[-1]["stop_type"] == "limit"
+    assert parts[-1]["tokens_predicted"] == len(text.encode())
+
+
+async def test_bytes_that_complete_nothing_end_soon():
+    server = ScriptedServer()
+    server.scripted.vocab = ByteVocab()
+    server.say("\xf0" * 20)
+    assert (await server.complete(prompt="x", n_predict=2))["tokens_predicted"] <= 5

@@ -312,10 +312,10 @@ async def test_bodies_that_are_no_object(server):
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "input_video"])
 async def test_what_is_no_text_needs_a_projector(server, kind):
-    error = await refused(server, OPENAI, 501, input=["a", {"content": [{"type": kind, kind: {}}]}])
+    error = await refused(server, OPENAI, 400, input=["a", {"content": [{"type": kind, kind: {}}]}])
     assert (error["param"].split(".")[0], kind in error["message"]) == ("input[1]", True)
-    await refused(server, OPENAI, 501, input={"prompt_string": "a", "multimodal_data": ["x"]})
-    error = await refused(server, "/embedding", 501, content="a", image_data=[{"data": "", "id": 1}])
+    await refused(server, OPENAI, 400, input={"prompt_string": "a", "multimodal_data": ["x"]})
+    error = await refused(server, "/embedding", 400, content="a", image_data=[{"data": "", "id": 1}])
     assert error["param"] == "image_data[0].data"
 
 

@@ -77,6 +77,7 @@ NOTHING_IS_DONE = (
     *("reasoning_format", "continue_final_message", "stream_options", "verbose", "thinking_forced_open"),
     *("reasoning_in_content", "chat_format", "chat_parser", "parse_tool_calls", "grammar_type"),
     "backend_sampling",
+    *("guided_decoding_backend", "guided_whitespace_pattern", "structural_tag"),  # a hint, or refused
     *("include[]", "chunking_strategy"),  # of a transcription
     "cache_control",  # that it is there counts
 )
@@ -104,6 +105,7 @@ BOUNDED: dict[str, Any] = {
     "suffix": CONTEXT,
     "receipt": "its signature is checked in a thread, before anything else is read",
     "format": "schemas have limits in bytes, depth and rules",
+    "guided_json": "schemas have limits in bytes, depth and rules",
     "output_config": "schemas have limits in bytes, depth and rules",
     "output_format": "schemas have limits in bytes, depth and rules",
     "thinking": "three of its fields count",

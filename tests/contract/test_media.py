@@ -437,8 +437,20 @@ async def test_without_a_projector_uris_in_texts_are_left_out():
     plain = f"ab{BARE}... cd {BARE}..."
     assert answer["usage"]["prompt_tokens"] == (await post(server, COUNT, json=user(plain)))["input_tokens"]
     assert f"user\n{plain}<" in (await post(server, "/apply-template", json=user(text)))["prompt"]
-    error = await post(server, CHAT, 501, json=user([image_part(data_uri(DOT))]))
+    error = await post(server, CHAT, 400, json=user([image_part(data_uri(DOT))]))
     assert "--mmproj" in error["message"]
+
+
+@pytest.mark.parametrize("markup", ["![a]({})", "![a](<{}>)", '<img src="{}" alt="a">', "<IMG SRC='{}'/>"])
+async def test_without_a_projector_images_in_texts_stay_text(markup):
+    server = Server()
+    text = f"ab {markup.format(data_uri(DOT))} cd"
+    answer = await post(server, CHAT, json={**user(text), "max_tokens": 1})
+    (warning,) = answer["warnings"]
+    assert "--mmproj" in warning
+    plain = f"ab {markup.format(f'{BARE}...')} cd"
+    assert f"user\n{plain}<" in (await post(server, "/apply-template", json=user(text)))["prompt"]
+    assert answer["usage"]["prompt_tokens"] == (await post(server, COUNT, json=user(plain)))["input_tokens"]
 
 
 async def test_many_uris_are_told_briefly():
@@ -736,8 +748,6 @@ async def test_images_that_make_a_prompt_too_long():
 NO_EYES: dict[str, Any] = {
     "image_url": (CHAT, shown(DOT)),
     "input_image": (CHAT, user([{"type": "input_image", "image_url": data_uri(DOT)}])),
-    "markdown": (CHAT, user(f"![]({data_uri(DOT)})")),
-    "html": (CHAT, user(f"<img src='{data_uri(DOT)}'>")),
     "input_audio": (CHAT, user([{"type": "input_audio", "input_audio": {"data": b64(sound())}}])),
     "input_tokens": (COUNT, shown(DOT)),
     "image_data": (COMPLETION, pictured(DOT)),
@@ -751,8 +761,8 @@ NO_EYES: dict[str, Any] = {
 
 @pytest.mark.parametrize(("path", "body"), NO_EYES.values(), ids=NO_EYES)
 async def test_without_a_projector_the_error_names_its_option(path, body):
-    error = await post(Server(FakeBackend(n_ctx=1024)), path, 501, json=body)
-    assert error["type"] == "not_supported_error"
+    error = await post(Server(FakeBackend(n_ctx=1024)), path, 400, json=body)  # clients repeat after a 5xx
+    assert error["type"] == "invalid_request_error"
     assert "--mmproj" in error["message"]
     assert error["param"] in error["message"]
 
@@ -765,7 +775,7 @@ async def test_a_template_is_applied_without_a_projector():
 async def test_audio_for_a_projector_without_ears(server):
     part = {"type": "input_audio", "input_audio": {"data": b64(sound())}}
     for path, body in [(CHAT, user([part])), (COMPLETION, with_data("<__media__>", b64(sound())))]:
-        error = await post(server, path, 501, json=body)
+        error = await post(server, path, 400, json=body)
         assert "does not support audio input" in error["message"]
         assert "--mmproj" in error["message"]
 
@@ -774,12 +784,12 @@ async def test_images_for_a_projector_without_eyes():
     server = Seeing(FakeProjector((MediaKind.AUDIO,)))
     bodies = [(CHAT, shown(DOT)), (COMPLETION, pictured(DOT)), (OPENAI, with_data("<__media__>", b64(DOT)))]
     for path, body in bodies:
-        assert "does not support image input" in (await post(server, path, 501, json=body))["message"]
+        assert "does not support image input" in (await post(server, path, 400, json=body))["message"]
 
 
 @pytest.mark.parametrize("kind", ["input_video", "video_url"])
 async def test_videos_are_refused(server, kind):
-    error = await post(server, CHAT, 501, json=user([{"type": kind}]))
+    error = await post(server, CHAT, 400, json=user([{"type": kind}]))
     assert kind in error["message"]
 
 

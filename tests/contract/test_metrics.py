@@ -22,6 +22,7 @@ from corral.core.result import (
     Vectors,
 )
 from corral.core.task import Embed, Task
+from corral.link.lifecycle import EngineState
 from corral.telemetry.counters import TokenCounters
 from corral.telemetry.dispatcher import TaskFollower, Telemetry
 from corral.telemetry.record import RequestRecord
@@ -84,6 +85,17 @@ async def test_metrics_are_off_unless_asked_for():
 async def test_a_server_that_has_done_nothing():
     for is_open in (True, False):
         assert set((await read(Server(metrics=True, is_open=is_open))).values()) == {0.0}
+
+
+async def test_a_sleeping_engine_keeps_the_use_of_its_cache():
+    server = Server(metrics=True)
+    await server.complete(prompt="hello", n_predict=5, ignore_eos=True)
+    before = await read(server)
+    server.engine.telemetry.on_slots(4)
+    server.engine.state = EngineState.SLEEPING
+    asleep = await read(server)
+    for name in ("kv_cache_usage_ratio", "kv_cache_tokens"):
+        assert asleep[name] == before[name] > 0
 
 
 async def test_what_was_cached_was_not_evaluated():

@@ -115,3 +115,9 @@ def test_the_log_warns_where_there_is_no_key(caplog, reach, server, option):
     told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len(told) == (option is not None)
     assert all(option in line and "http://0.0.0.0:8080" in line for line in told)
+
+
+async def test_addresses_of_the_machine_itself_are_answered():
+    own = "203.0.113.5"
+    assert (await ask(guarded(), client=(own, 1234), server=(own, 8080))).status == 200
+    assert (await ask(guarded(), client=("203.0.113.6", 1234), server=(own, 8080))).status == 403

@@ -228,11 +228,18 @@ async def test_a_schema_binds_the_answer(server):
     assert tasks(server)[-1].params.constraint is None
 
 
+async def test_an_empty_text_is_a_message(server):
+    await send(server, input="", max_output_tokens=1)
+    await send(server, input=[{"role": "user", "content": ""}], max_output_tokens=1)
+    loaded, same = tasks(server)
+    assert loaded.prompt == same.prompt
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
         ({"input": []}, "input"),
-        ({"input": ""}, "input"),
+        ({"input": None}, "input"),
         ({"input": 5}, "input"),
         ({"input": {}}, "input"),
         ({"instructions": {}}, "instructions"),

@@ -74,7 +74,7 @@ async def test_slots(server):
         for fields in SLOT.values():
             assert fields - set(slot) == set()
         for fields in NEXT_TOKEN.values():
-            assert fields - set(slot["next_token"][0]) == set()
+            assert fields - set(slot["next_token"]) == set()
         assert NEWER_SETTINGS - set(slot["params"]) == set()
         assert {name: slot[name] for name in slot["params"]} == slot["params"]
 
@@ -85,9 +85,9 @@ async def test_slots_tell_how_their_last_request_ended(server):
     for options, ending in (({}, "limit"), ({"stop": [word]}, "word")):
         await post(server, "/completion", json={**body, **options})
         _, slot, *_ = (await server.http.get("/slots")).json()
-        states = {name: slot["next_token"][0][f"stopped_{name}"] for name in ("eos", "limit", "word")}
+        states = {name: slot["next_token"][f"stopped_{name}"] for name in ("eos", "limit", "word")}
         assert [name for name, is_it in states.items() if is_it] == [ending]
-    assert slot["next_token"][0]["stopping_word"] == word
+    assert slot["next_token"]["stopping_word"] == word
 
 
 async def test_completions(server):

@@ -207,7 +207,7 @@ async def test_saving_again_replaces_the_file(server, tmp_path):
         await talk(server, prompt=prompt, n_predict=1)
         await post(server, "/slots/0?action=save", json={"filename": "a"})
     assert (await post(server, "/slots/1?action=restore", json={"filename": "a"}))["n_restored"] == 2
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["a"]
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"a", ".secret"}
 
 
 async def test_a_file_that_cannot_be_restored(server, tmp_path):
@@ -219,10 +219,9 @@ async def test_a_file_that_cannot_be_restored(server, tmp_path):
     await post(server, "/slots/1?action=save", json={"filename": "a"})
     data = (tmp_path / "a").read_bytes()
     for damaged in (data[:-1], data[:-44], data[:100] + b"?" + data[101:], b"", b"SES1"):
-        await talk(server, 1)
         (tmp_path / "a").write_bytes(damaged)
         await post(server, "/slots/1?action=restore", 400, json={"filename": "a"})
-        assert await tokens_of(server, 1) == []
+        assert len(await tokens_of(server, 1)) == 46
 
 
 # --- blobs
@@ -286,8 +285,9 @@ async def test_restored_elsewhere_a_conversation_goes_on_as_it_would_have(server
     assert again["timings"]["cache_n"] == expected["timings"]["cache_n"] >= 48
 
 
-async def test_damaged_blobs_are_refused_and_leave_the_slot_clean(server):
+async def test_a_refused_blob_leaves_the_slot_as_it_was(server):
     await talk(server)
+    await talk(server, 1)
     blob = await blob_of(server)
     for damaged in (
         blob[:-1],
@@ -298,11 +298,11 @@ async def test_damaged_blobs_are_refused_and_leave_the_slot_clean(server):
         b"no state",
         blob[1:],
     ):
-        await talk(server, 1)
         error = await restore_blob(server, damaged, 1, 400)
         assert error["type"] == "invalid_request_error"
-        assert await tokens_of(server, 1) == []
+        assert len(await tokens_of(server, 1)) == 46
     assert len(await tokens_of(server, 0)) == 46
+    assert (await talk(server, 1))["timings"]["cache_n"] == 32, "it serves as before"
 
 
 @pytest.mark.parametrize("state", [None, 5, "A", "not base64!", "AAAA====", ["AAAA"]])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import socket
 
+import httpx
 import pytest
 
 from corral.core.errors import CorralError
 from corral.server.page import open_static
+from corral.server.prefix import under_prefix
 from tests.contract.inline import Server
 from tests.contract.wire import MISSING
 
@@ -36,7 +38,21 @@ async def test_a_page(page):
     assert (await server.http.get("/sub/")).text == "<h1>sub</h1>"
     redirect = await server.http.get("/sub")
     assert redirect.status_code == 307
-    assert redirect.headers["location"] == "http://corral/sub/"
+    assert redirect.headers["location"] == "./sub/"
+
+
+async def test_redirects_keep_prefixes_and_queries(page):
+    (page / "sub" / "a:b").mkdir()
+    (page / "sub" / "a:b" / "index.html").write_text("deep")
+    app = under_prefix(Server(static_path=str(page)).app, "/pre/fix")
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://corral", follow_redirects=True
+    ) as http:
+        for path, query, found in (("/sub", b"x=1", "<h1>sub</h1>"), ("/sub/a:b", b"", "deep")):
+            response = await http.get(f"/pre/fix{path}", params=query.decode())
+            assert (response.status_code, response.text) == (200, found)
+            assert (response.url.path, response.url.query) == (f"/pre/fix{path}/", query)
 
 
 async def test_head_has_everything_but_the_body(page):

@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from corral import __version__
 from corral.api.dialects.error_shape import shape_of_path
 from corral.cli.configuration import configure
 from corral.core.result import Loading, Stage
@@ -194,7 +195,8 @@ async def test_slots_show_what_is_going_on():
     assert first["id_task"] == 0
     assert first["prompt"] == "hello"
     assert first["params"]["n_predict"] == 50
-    (token,) = first["next_token"]
+    assert first["stream"] is first["params"]["stream"] is False
+    token = first["next_token"]
     assert token["n_remain"] == 50 - token["n_decoded"]
     assert second["is_processing"] is False
     assert second["id_task"] == -1
@@ -204,7 +206,7 @@ async def test_slots_show_what_is_going_on():
     await request
     first, *_ = (await server.http.get("/slots")).json()
     assert first["is_processing"] is False
-    (token,) = first["next_token"]
+    token = first["next_token"]
     assert (token["has_next_token"], token["n_remain"], token["n_decoded"]) == (False, -1, 0)
     assert (first["n_prompt_tokens_processed"], first["n_prompt_tokens_cache"]) == (0, 0)
     assert first["n_prompt_tokens"] > 0
@@ -238,7 +240,8 @@ async def test_props():
     assert props["model_path"] == "fake.gguf"
     assert props["model_alias"] == "pet"
     assert "<|im_start|>" in props["chat_template"]
-    assert props["build_info"]
+    assert re.fullmatch(r"b\d+-[0-9a-f]{7,}", props["build_info"])
+    assert props["server_version"] == __version__
     assert props["is_sleeping"] is False
     defaults = props["default_generation_settings"]
     assert (defaults["id"], defaults["id_task"], defaults["n_ctx"]) == (0, -1, 256)
@@ -247,6 +250,20 @@ async def test_props():
     answer = await server.complete(prompt="a", ignore_eos=True)
     assert answer["tokens_predicted"] == 7
     assert answer["generation_settings"]["seed"] == 42
+
+
+@pytest.mark.parametrize("keys", [(), ("key",)])
+async def test_props_have_the_table_of_schema_keywords_only_for_who_asks(keys):
+    server = Server(api_keys=keys)
+    assert "json_schema" not in (await server.http.get("/props")).json()
+    assert "keywords" in (await server.http.get("/props?json_schema")).json()["json_schema"]
+
+
+async def test_slots_tell_whether_a_request_streams():
+    server = Server(slots=True)
+    await server.http.post("/completion", json={"prompt": "hello", "n_predict": 2, "stream": True})
+    (await server.http.get("/slots")).json()
+    assert [s["stream"] for s in (await server.http.get("/slots")).json() if s["id_task"] >= 0] == [True]
 
 
 async def test_props_change_only_where_allowed():

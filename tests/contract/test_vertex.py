@@ -63,9 +63,10 @@ def test_names_of_formats(path, expected):
 
 def test_the_port_is_the_one_that_vertex_names():
     environ = {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "7080"}
-    assert configure(["-m", "x.gguf", "--port", "1234"], environ).settings.server.port == 7080
-    assert (
-        configure(["-m", "x.gguf", "--port", "1234"], {"AIP_HTTP_PORT": "7080"}).settings.server.port == 1234
-    )
+    assert configure(["-m", "x.gguf"], environ).settings.server.port == 7080
+    assert configure(["-m", "x.gguf"], {"AIP_HTTP_PORT": "7080"}).settings.server.port == 8080
+    assert configure(["-m", "x.gguf", "--port", "1234"], environ).settings.server.port == 1234
+    given = {**environ, "LLAMA_ARG_PORT": "1234"}
+    assert configure(["-m", "x.gguf"], given).settings.server.port == 1234
     with pytest.raises(UsageError, match="AIP_HTTP_PORT"):
         configure(["-m", "x.gguf"], {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "many"})

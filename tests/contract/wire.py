@@ -39,6 +39,7 @@ async def ask(
     body: bytes = b"",
     http_version: str = "1.1",
     client: tuple[str, int] | None = ("127.0.0.1", 1),
+    server: tuple[str, int] = ("127.0.0.1", 8080),
 ) -> Reply:
     sent: list[dict] = []
 
@@ -60,7 +61,7 @@ async def ask(
         "root_path": "",
         "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers],
         "client": client,
-        "server": ("127.0.0.1", 8080),
+        "server": server,
         "state": {},
     }
     await app(scope, receive, send)

@@ -20,8 +20,8 @@ OPTION_NAMES = {name for option in OPTIONS for name in (*option.names, *option.n
 # Of our other commands, of pip, docker, curl and others, and of servers that people come from.
 FOREIGN = (
     "--add-host --against --allow-shlib-undefined --build --build-arg --cacert --cpus --data-binary",
-    "--address --dashboard --extra-index-url --from-file --gpus --install --join --json --no-cache-dir",
-    "--no-deps --now --only --only-binary",
+    "--address --dashboard --extra-index-url --from-file --gpus --install --join --json --local-provider",
+    "--no-cache-dir --no-deps --now --only --only-binary --oss",
     "--n-repeats --n-streams --requests --rm --rounds --seconds --server --stop-timeout",
     "--target --text --tokens --tools --url --yes",
     "--cache --chat_format --clip_model_path --config.file --config_file",

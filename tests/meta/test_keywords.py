@@ -29,7 +29,7 @@ def test_every_keyword_is_listed_once_and_matters_in_its_schema():
 
 def test_the_page_is_short_and_names_the_limits():
     text = PAGE.read_text()
-    assert len(text.splitlines()) <= 160
+    assert len(text.splitlines()) <= 170
     for limit in (
         json_schema.MAX_DEPTH,
         json_schema.MAX_NODES,

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as lib
 
+CLOSE = 1e-3  # of log probabilities in F32: sums in another order
+
 
 def raw_greedy(
     model: Path, prompt: Sequence[int], n_predict: int, n_ctx: int = 512, n_keep: int = 0, n_discard: int = 0
@@ -34,10 +36,13 @@ def raw_greedy(
 
 
 def raw_logits(
-    model: Path, tokens: Sequence[int], adapters: Sequence[tuple[Path, float]] = ()
+    model: Path,
+    tokens: Sequence[int],
+    adapters: Sequence[tuple[Path, float]] = (),
+    cache_type: int = lib.GGML_TYPE_F32,
 ) -> npt.NDArray[np.float32]:
-    """A row behind each token, all in one decode, with adapters at their scales; nothing is kept in F16."""
-    with _open(model, 512, type_k=lib.GGML_TYPE_F32, type_v=lib.GGML_TYPE_F32) as (context, n_vocab):
+    """A row behind each token, all in one decode, with adapters at their scales."""
+    with _open(model, 512, type_k=cache_type, type_v=cache_type) as (context, n_vocab):
         _apply(context, adapters)
         batch = lib.llama_batch_init(len(tokens), 0, 1)
         batch.n_tokens = len(tokens)
@@ -47,6 +52,31 @@ def raw_logits(
         assert lib.llama_decode(context, batch) == 0
         lib.llama_batch_free(batch)
         return np.ctypeslib.as_array(lib.llama_get_logits(context), shape=(len(tokens), n_vocab)).copy()
+
+
+def log_softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    rows = logits.astype(np.float64)
+    rows -= rows.max(axis=1, keepdims=True)
+    return rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
+
+
+def known_log_probs(logits: npt.NDArray[np.float32], tokens: Sequence[int]) -> npt.NDArray[np.float64]:
+    """Of each of these tokens but the first, from the rows behind all of them."""
+    return log_softmax(logits)[np.arange(len(tokens) - 1), tokens[1:]]
+
+
+def rounding(model: Path, tokens: Sequence[int]) -> float:
+    """How far log probabilities of these tokens may be apart because of the types of weights and cache.
+
+    Another kernel, or another shape of the batch, changes the last bit of a sum, and with it some keys and
+    values in F16 and activations in 8 bits. This measures what happens if all of them change: the cache is in
+    F16 instead of F32.
+    """
+    exact, rounded = (
+        known_log_probs(raw_logits(model, tokens, cache_type=cache_type), tokens)
+        for cache_type in (lib.GGML_TYPE_F32, lib.GGML_TYPE_F16)
+    )
+    return CLOSE + 4 * float(np.abs(exact - rounded).max())
 
 
 def _apply(context: Any, adapters: Sequence[tuple[Path, float]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import struct
@@ -40,7 +41,7 @@ FITTED: dict[str, Any] = {
     "Q5_K_S": ("Q5_K", 0.65),
 }
 FALLBACKS = ["F16", "Q6_K", "Q4_K_M", "Q3_K_M", "IQ4_XS"]
-PAGE = 4096
+PAGE = mmap.PAGESIZE
 EXACT = ["Q4_0", "Q5_0", "IQ4_NL"]
 
 

@@ -364,7 +364,7 @@ def test_media_without_a_projector_are_refused(vision):
     with LlamaHarness(vision / "llama-bpe.gguf") as bench:
         bench.run(one)
         (failed,) = bench.of(1, Failed)
-        assert status_of(failed) == 501
+        assert status_of(failed) == 400
         assert "--mmproj" in failed.error.message
 
 

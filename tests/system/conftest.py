@@ -5,6 +5,8 @@ import threading
 
 import pytest
 
+from corral.cli import main as command
+from corral.server.log import close_log
 from tests.system.process import CorralProcess
 from tests.tools.tiny_models import llama_bpe
 
@@ -20,6 +22,20 @@ def corral():
     """The default model with four slots. Shared by all: what a test changes in it, it changes back."""
     with CorralProcess("-c", 4096, "-np", 4, "--slots") as server:
         yield server
+
+
+@pytest.fixture
+def refused(monkeypatch, capsys):
+    """The status of the command and what it says, for options with which it ends before it serves: in this
+    process, because a start takes seconds."""
+    monkeypatch.setattr(command, "run", lambda *_: pytest.fail("it serves"))
+
+    def run(*options: object) -> tuple[int, str]:
+        status = command.main([str(option) for option in ("--port", 0, *options)])
+        return status, capsys.readouterr().err
+
+    yield run
+    close_log()
 
 
 @pytest.fixture

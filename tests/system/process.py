@@ -13,7 +13,9 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import Future
+from typing import ClassVar
 
 import httpx
 import psutil
@@ -22,6 +24,7 @@ from typing_extensions import Self
 from tests.tools.wait import wait_until as wait_until
 
 START_S = 300  # generous: a busy machine may take long to start
+N_LINES = 15  # of a log, when a test fails: the end says why
 
 
 def children(pid: int, module: str) -> list[psutil.Process]:
@@ -37,6 +40,8 @@ def children(pid: int, module: str) -> list[psutil.Process]:
 class CorralProcess:
     """`python -m corral` with a free port; collects what it prints."""
 
+    known: ClassVar[weakref.WeakSet[CorralProcess]] = weakref.WeakSet()
+
     def __init__(self, *options: object, wait: bool = True, env: dict[str, str] | None = None) -> None:
         command = [sys.executable, "-m", "corral", "--port", "0", *map(str, options)]
         self.process = subprocess.Popen(
@@ -51,8 +56,13 @@ class CorralProcess:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.url = ""
+        self.known.add(self)
         if wait:
             self._wait_ready()
+
+    @property
+    def end_of_log(self) -> str:
+        return "".join(self.lines[-N_LINES:])
 
     def _wait_ready(self) -> None:
         try:
@@ -73,7 +83,7 @@ class CorralProcess:
         while (line := self._arrived.get(timeout=deadline - time.monotonic())) is not None:
             if found := re.search(pattern, line):
                 return found[found.re.groups and 1]
-        raise AssertionError(f"no line like {pattern!r} in:\n{''.join(self.lines)}")
+        raise AssertionError(f"no line like {pattern!r} at the end of:\n{self.end_of_log}")
 
     @property
     def engine(self) -> psutil.Process:

@@ -60,12 +60,10 @@ def test_options_of_templates(tiny):
         assert prompt(reasoning_effort="none", chat_template_kwargs={"enable_thinking": True}) == "own False"
 
 
-def test_a_template_that_cannot_be_used_ends_the_start(tiny):
+def test_a_template_that_cannot_be_used_ends_the_start(refused, tiny):
     for option, value in (("--chat-template", "{% if %}"), ("--chat-template-file", "/no/such/file")):
-        server = CorralProcess("-m", tiny, "-c", 512, option, value, wait=False)
-        assert server.process.wait(300) == 2
-        server.stop()
-        assert "template" in server.lines[-1]
+        status, said = refused("-m", tiny, option, value)
+        assert (status, "template" in said) == (2, True)
 
 
 def test_users_cannot_forge_control_tokens_unless_they_may(corral):

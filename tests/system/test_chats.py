@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-import subprocess
-import sys
 import threading
 
 import httpx
@@ -160,23 +158,3 @@ def test_a_chat_is_not_in_the_log(tiny, tmp_path):
         code, text = finish(server)
     assert code == 0
     assert "secret" not in text
-
-
-def test_a_directory_that_is_not_there_is_said_before_anything_is_loaded(tiny, tmp_path):
-    (tmp_path / "file").touch()
-    for name in ("none", "file"):
-        command = [
-            sys.executable,
-            "-m",
-            "corral",
-            "-m",
-            str(tiny),
-            "--port",
-            "0",
-            "--chats",
-            str(tmp_path / name),
-        ]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
-        assert result.returncode == 2, result.stderr
-        (said,) = result.stderr.splitlines()
-        assert said.startswith(f"corral: --chats '{tmp_path / name}': ")

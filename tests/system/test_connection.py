@@ -48,6 +48,52 @@ async def test_a_client_that_stops_in_a_request_is_cut_off(start):
         writer.close()
 
 
+POST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello"
+
+
+async def test_a_client_that_only_closes_its_side_gets_its_answer():
+    asked, probed = asyncio.Event(), asyncio.Event()
+
+    async def app(scope, receive, send):
+        body = (await receive())["body"]
+        asked.set()
+        await probed.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    async with serving(app) as port:
+        for waits in (True, False):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(POST)
+            if waits:
+                await asyncio.wait_for(asked.wait(), GENEROUS_S)
+            writer.write_eof()
+            if waits:
+                await asyncio.wait_for(reader.readuntil(b" 100 Continue\r\n\r\n"), GENEROUS_S)
+            probed.set()
+            answer = await asyncio.wait_for(reader.read(), GENEROUS_S)  # the connection is closed then
+            assert b"HTTP/1.1 200 OK\r\n" in answer
+            assert b"hello" in answer
+            writer.close()
+
+
+async def test_a_client_that_closes_both_sides_is_gone():
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def app(scope, receive, send):
+        await receive()
+        asked.set()
+        assert (await receive())["type"] == "http.disconnect"
+        left.set()
+
+    async with serving(app) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(POST)
+        await asyncio.wait_for(asked.wait(), GENEROUS_S)
+        writer.close()
+        await asyncio.wait_for(left.wait(), GENEROUS_S)
+
+
 async def test_so_it_is_in_its_second_request():
     async with serving(echo) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

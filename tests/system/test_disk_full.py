@@ -13,7 +13,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 
 import httpx
 import psutil
@@ -31,6 +30,14 @@ FULL = "No space left on device"
 def run(*options: object, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "corral", "--port", "0", *map(str, options)]
     return subprocess.run(command, capture_output=True, text=True, timeout=START_S, env={**os.environ, **env})
+
+
+@pytest.mark.parametrize("limit", ["ulimit -n 14", "ulimit -n 24", f"ulimit -v {300 << 10}"])
+def test_too_few_files_or_too_little_memory_is_one_line_at_the_start(tiny, limit):
+    command = f'{limit}; exec "$0" -m corral --port 0 -c 256 -m "$1"'
+    arguments = ["bash", "-c", command, sys.executable, str(tiny)]
+    said = refusal(subprocess.run(arguments, capture_output=True, text=True, timeout=START_S))
+    assert re.search("too many open files|not enough memory", said, re.IGNORECASE)
 
 
 def refusal(result: subprocess.CompletedProcess[str]) -> str:
@@ -76,6 +83,16 @@ def test_the_cache_on_disk_goes_without_what_does_not_fit(tiny, disk):
     assert not list(folder.glob(".pending-*"))
 
 
+def test_a_response_that_a_full_disk_does_not_store_says_so(tiny, disk):
+    with CorralProcess("-m", tiny, "-c", 512, "--responses", disk.path) as server:
+        asked = {"input": "hello", "max_output_tokens": 2}
+        assert "warnings" not in server.post("/v1/responses", **asked).json()
+        disk.fill()
+        (warning,) = server.post("/v1/responses", **asked).json()["warnings"]
+        assert FULL in warning
+        assert "--responses" in warning
+
+
 def test_sessions_that_a_full_disk_loses_at_the_end_are_named(tiny, disk):
     with CorralProcess("-m", tiny, "-c", 512, "--slots", "--slot-save-path", disk.path) as server:
         server.complete(prompt=prompt_of(1, 200), n_predict=1, id_slot=0)
@@ -100,7 +117,7 @@ def test_an_upload_that_there_is_no_room_for(tiny, tmp_path):
         assert "no space left" in answer.json()["error"]["message"]
         front.rlimit(psutil.RLIMIT_FSIZE, (hard, hard))
         assert restore_state(server, 0, state).status_code == 200
-        assert list(tmp_path.iterdir()) == [tmp_path / ".sessions"]
+        assert {path.name for path in tmp_path.iterdir()} == {".sessions", ".secret"}
 
 
 def test_a_durable_answer_continues_without_its_journal(tiny, disk):
@@ -192,9 +209,6 @@ def test_a_file_that_cannot_be_made_is_said_before_anything_is_loaded(tiny, disk
     assert FULL in said
     assert "choose another" in said
     assert not path.exists()
-    disk.free()
-    with CorralProcess("-m", tiny, "-c", 512, option, path):
-        assert path.exists()
 
 
 def test_a_model_made_for_lora_base_that_does_not_fit(disk, modifiers, tmp_path):
@@ -279,27 +293,6 @@ def test_a_directory_for_states_that_is_removed_meanwhile(tiny, tmp_path):
     assert "Traceback" not in text
 
 
-def test_a_model_that_is_removed_meanwhile(tiny, tmp_path):
-    """The engine that has it goes on. The next one cannot begin, and that is said for as long as it lasts."""
-    model = shutil.copy(tiny, tmp_path / "m.gguf")
-    with CorralProcess("-m", model, "-c", 512) as server:
-        os.unlink(model)
-        assert server.complete(prompt="hello", n_predict=2)["tokens_predicted"] == 2
-        server.engine.kill()
-        wait_until(lambda: server.get("/health").status_code == 503)
-        server.wait_for(r"engine lost .*m\.gguf")
-        for _ in range(20):
-            health = server.get("/health")
-            assert health.status_code == 503
-            assert health.json()["error"]["type"] == "unavailable_error"
-            assert health.json()["error"]["message"]
-            time.sleep(0.05)
-        assert server.process.poll() is None
-        code, text = finish(server)
-    assert code == 0
-    assert "Traceback" not in text
-
-
 @pytest.fixture
 def humble(tmp_path_factory, monkeypatch):
     """Servers that may not read what they have no permission for, even if root starts them."""
@@ -315,7 +308,6 @@ def humble(tmp_path_factory, monkeypatch):
 
 
 UNREADABLE = [
-    "-m",
     "--lora",
     "--mmproj",
     "--api-key-file",
@@ -325,26 +317,29 @@ UNREADABLE = [
 ]
 
 
-@pytest.mark.parametrize("option", UNREADABLE)
-def test_a_file_that_may_not_be_read_is_said_at_the_start(tiny, tmp_path, humble, option):
+DIRECTORIES = ["--slot-save-path", "--chats", "--responses", "--journal", "--path", "--cache-disk"]
+
+
+def test_files_and_directories_that_may_not_be_used_are_said_at_the_start(tiny, tmp_path, humble):
+    file, directory = tmp_path / "secret.gguf", tmp_path / "secret"
+    shutil.copy(tiny, file)
+    file.chmod(0)
+    directory.mkdir(0)
+    paths = dict.fromkeys(UNREADABLE, file) | dict.fromkeys(DIRECTORIES, directory)
+    paths["--cache-disk"] = directory / "made"
+    result = run("-m", tiny, *(word for option in paths.items() for word in option))
+    assert result.returncode == 2
+    for option, path in paths.items():
+        assert f"{option} '{path}': " in result.stderr
+
+
+def test_a_model_that_may_not_be_read_is_said_at_the_start(tiny, tmp_path, humble):
     path = tmp_path / "secret.gguf"
     shutil.copy(tiny, path)
     path.chmod(0)
-    model = () if option == "-m" else ("-m", tiny)
-    said = refusal(run(*model, "-c", 512, option, path))
+    said = refusal(run("-m", path, "-c", 512))
     assert "Permission denied" in said
     assert "secret.gguf" in said
-
-
-@pytest.mark.parametrize(
-    "option", ["--slot-save-path", "--chats", "--responses", "--journal", "--path", "--cache-disk"]
-)
-def test_a_directory_that_may_not_be_used_is_said_at_the_start(tiny, tmp_path, humble, option):
-    (tmp_path / "secret").mkdir(0)
-    path = tmp_path / "secret" / "made" if option == "--cache-disk" else tmp_path / "secret"
-    said = refusal(run("-m", tiny, option, path))
-    assert f"{option} '{path}': " in said
-    assert "secret" in said
 
 
 def test_a_state_that_may_not_be_read(tiny, tmp_path, humble):

@@ -75,51 +75,17 @@ def test_a_unix_socket_from_start_to_end(sock, tiny):
     assert not sock.exists()
 
 
-def test_the_socket_of_a_server_that_was_killed_is_replaced(sock, tiny):
-    server = CorralProcess("-m", tiny, "-c", 512, "--host", sock)
-    server.process.kill()
-    server.stop()
-    assert sock.exists()
-    with CorralProcess("-m", tiny, "-c", 512, "--host", sock), over(sock) as http:
-        assert http.get("/health").status_code == 200
-    assert not sock.exists()
-
-
-@needs_ipv6
-def test_ipv6(tiny):
-    with CorralProcess("-m", tiny, "-c", 512, "--host", "::1") as server:
-        assert re.fullmatch(r"http://\[::1\]:\d+", server.url)
-        assert server.get("/props").status_code == 200
-        server.wait_for(r"GET /props 200 .* ::1, ")
-
-
-def test_all_addresses_of_a_name_have_the_same_port(tiny):
-    with CorralProcess("-m", tiny, "-c", 512, "--host", "localhost") as server:
-        port = int(server.url.rpartition(":")[2])
-        found = socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM)
-        for family, _, _, _, address in found:
-            with socket.socket(family, socket.SOCK_STREAM) as client:
-                client.settimeout(START_S)
-                client.connect(address)
-
-
 @needs_ipv6
 def test_several_addresses_and_a_socket(sock, tiny):
     with CorralProcess("-m", tiny, "-c", 512, "--host", f"127.0.0.1,::1,{sock}") as server:
         port = server.url.rpartition(":")[2]
         assert server.url == f"http://127.0.0.1:{port}"
         for url in (server.url, f"http://[::1]:{port}"):
-            assert httpx.get(f"{url}/health", timeout=START_S).status_code == 200
+            assert httpx.get(f"{url}/props", timeout=START_S).status_code == 200
+        server.wait_for(r"GET /props 200 .* ::1, ")
         with over(sock) as http:
             assert http.get("/health").status_code == 200
         assert server.stop() == 0
-    assert not sock.exists()
-
-
-def test_one_address_that_cannot_be_used_ends_the_start(sock, tiny):
-    result = run("-m", tiny, "--port", 0, "--host", f"{sock},192.0.2.1")
-    assert result.returncode == 1
-    assert "192.0.2.1" in result.stderr
     assert not sock.exists()
 
 
@@ -198,6 +164,19 @@ def test_addresses(host, address):
             port = listener.sockets[0].getsockname()[1]
             assert port
             assert listener.address == f"{scheme}://{address}:{port}"
+
+
+def test_all_addresses_of_a_name_have_the_same_port():
+    with open_listener(ServerSettings(host="localhost", port=0)) as listener:
+        assert len({sock.getsockname()[1] for sock in listener.sockets}) == 1
+        assert len(listener.sockets) == len(socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM))
+
+
+def test_one_address_that_cannot_be_used_closes_the_others(sock):
+    settings = ServerSettings(host=f"{sock},192.0.2.1", port=0)
+    with pytest.raises(CorralError, match=r"192\.0\.2\.1"), open_listener(settings):
+        pass
+    assert not sock.exists()
 
 
 @needs_ipv6
@@ -376,19 +355,11 @@ def test_errors_come_before_anything_is_loaded(tmp_path):
     """A model that would end the server otherwise is never opened."""
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF" + b"\xff" * 64)
-    for options, message in (
-        (("--host", "192.0.2.1"), "--host"),
-        (("--cors-origins", "example.com"), "--cors-origins"),
-        (("--cors-credentials",), "--cors-credentials"),
-        (("--allowed-hosts", "https://example.com"), "--allowed-hosts"),
-        (("--ssl-cert-file", "x"), "--ssl-cert-file"),
-        (("--log-file", tmp_path / "none" / "log"), "--log-file"),
-    ):
-        result = run("-m", path, "--port", 0, *options)
-        assert result.returncode in (1, 2)
-        assert message in result.stderr
-        assert "load" not in result.stderr
-        assert "Traceback" not in result.stderr
+    result = run("-m", path, "--port", 0, "--host", "192.0.2.1")
+    assert result.returncode == 1
+    assert "--host" in result.stderr
+    assert "load" not in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_a_second_ctrl_c_ends_it_at_once(tiny):

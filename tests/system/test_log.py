@@ -59,14 +59,6 @@ def test_a_file_gets_the_same_as_stderr(tiny, tmp_path):
     ):
         assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d " + pattern, text, re.MULTILINE), pattern
     assert "attack" not in text + "".join(server.lines)
-    with CorralProcess("-m", tiny, "-c", 512, "--log-file", path, "--log-append"):
-        pass
-    assert path.read_text().count("ready on") == 2
-    with CorralProcess("-m", tiny, "-c", 512, "--log-file", path, "--log-new"):
-        pass
-    assert path.read_text().count("ready on") == 2
-    (new,) = tmp_path.glob("corral.*.log")
-    assert new.read_text().count("ready on") == 1
 
 
 @pytest.fixture(scope="module")
@@ -149,14 +141,6 @@ def test_why_it_ends_is_said_in_any_case(tmp_path):
     assert result.stderr.startswith("corral: ")
     assert str(path) in result.stderr
     assert len(result.stderr.splitlines()) == 1
-
-
-def test_a_full_disk_does_not_stop_it(tiny):
-    with CorralProcess("-m", tiny, "-c", 512, "--log-file", "/dev/full") as server:
-        for _ in range(3):
-            assert server.complete(prompt="hello", n_predict=2)["tokens_predicted"] == 2
-        assert server.stop() == 0
-    assert "".join(server.lines).count("--log-file: cannot write") == 1
 
 
 def test_keys_are_in_no_line(tiny, tmp_path):

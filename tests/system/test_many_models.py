@@ -43,6 +43,24 @@ def shared(shelf, tmp_path_factory):
         yield server
 
 
+def test_a_prefix_and_vertex(shelf):
+    environment = {"AIP_MODE": "PREDICTION", "AIP_HEALTH_ROUTE": "/alive"}
+    with CorralProcess(
+        "--models-dir", shelf, *FOR_TWO, "--api-prefix", "/deep/in", env=environment
+    ) as server:
+        assert server.get("/models").status_code == 404
+        assert server.get("/deep/in/models").status_code == 200
+        assert server.get("/deep/in/").headers["content-type"].startswith("text/html")
+        assert server.get("/deep/in").headers["location"] == "/deep/in/"
+        assert server.get("/deep/in/alive").json()["status"] == "ok"
+        formats = {"@requestFormat": "completion", "model": "llama-bpe", **HELLO}
+        instances = [formats, {**formats, "model": "none"}, {"@requestFormat": "models"}]
+        answer = server.post("/deep/in/predict", instances=instances)
+        completion, *failed = answer.json()["predictions"]
+        assert (completion["model"], completion["tokens_predicted"]) == ("llama-bpe", 8)
+        assert ["error" in each for each in failed] == [True, True]
+
+
 @pytest.fixture
 def many(shared):
     """A server of which no model is loaded."""
@@ -82,6 +100,19 @@ def test_models_are_loaded_on_request_and_the_least_recently_used_makes_room(man
     assert loaded(many) == {"bert-rerank", "llama-bpe"}, "tokens are counted without an engine"
     assert many.post("/v1/embeddings", input="Hello").status_code == 200
     assert loaded(many) == {"bert-rerank", "bert-embed"}, "the model whose tokens were counted is in use"
+
+
+def test_kinds_are_known_without_loading(many):
+    rows = {row["id"]: row["kind"] for row in many.get("/v1/models").json()["data"]}
+    chat = {"llama-bpe": "chat", "llama-spm": "chat"}
+    assert rows == {"bert-embed": "embedding", "bert-rerank": "reranker", **chat}
+    assert many.get("/v1/models/bert-embed").json()["kind"] == "embedding"
+    listed = {row["name"]: row["capabilities"] for row in many.get("/v1/models").json()["models"]}
+    tags = {row["name"]: row["capabilities"] for row in many.get("/api/tags").json()["models"]}
+    assert listed == tags
+    assert tags == {name: ["completion" if kind == "chat" else "embedding"] for name, kind in rows.items()}
+    assert many.post("/api/show", model="bert-embed").json()["capabilities"] == ["embedding"]
+    assert many.engines == []
 
 
 def test_requests_that_name_no_model_or_an_unknown_one(many):

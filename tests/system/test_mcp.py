@@ -12,7 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.system.process import START_S, CorralProcess, run_corral, wait_until
+from tests.system.process import START_S, CorralProcess, wait_until
 from tests.tools import mcp_server
 from tests.tools.mcp_server import McpHttpServer
 
@@ -173,9 +173,8 @@ def call_and_lose(server: CorralProcess) -> None:
         call(server, "small_slow", {}, seconds=60)
 
 
-def test_a_wrong_file_is_told(models, tmp_path):
+def test_a_wrong_file_is_told(models, tmp_path, refused):
     (tmp_path / "mcp.json").write_text('{"mcpServers": []}')
-    options = ("--port", 0, "--mcp-servers-config", tmp_path / "mcp.json")
-    ended = run_corral("-m", models / "llama-bpe.gguf", *options)
-    assert ended.returncode == 2
-    assert "--mcp-servers-config" in ended.stderr
+    status, said = refused("-m", models / "llama-bpe.gguf", "--mcp-servers-config", tmp_path / "mcp.json")
+    assert status == 2
+    assert "--mcp-servers-config" in said

@@ -306,11 +306,9 @@ SERVES: dict[str, tuple[list[object], dict[str, str]]] = {
     "many slots": (["-np", 256, "-c", 512], {}),
     "the model's context in three parts": (["-np", 3, "-c", 0], {}),
     "a physical batch larger than the logical": (["-b", 64, "-ub", 2048], {}),
-    "small batches": (["-b", 32, "-ub", 16], {}),
     "more kept than there is": (["-c", 64, "--keep", 10**6, "--context-shift"], {}),
     "a context of one token": (["-c", 1], {}),
     "a context of two tokens": (["-c", 2, "-np", 2], {}),
-    "a port twice": (["--port", 0, "--port", 0], {}),
     "no file in the environment": ([], {"LLAMA_ARG_CONFIG": "", "LLAMA_ARG_MODEL": ""}),
 }
 
@@ -327,21 +325,19 @@ def test_odd_options_that_serve(tiny, options, environ):
 
 
 @pytest.mark.parametrize("option", ["--alias", "--reverse-prompt", "--chat-template", "--model"])
-def test_words_that_are_no_text(tiny, tmp_path, option):
+def test_words_that_are_no_text(refused, tiny, tmp_path, option):
     path = tmp_path / NO_TEXT
     path.symlink_to(tiny)
-    server = CorralProcess("-m", tiny, option, path, wait=False)
-    server.wait_for(f"corral: {option}: the value is not UTF-8")
-    assert server.process.wait(START_S) == 2
-    server.stop()
+    status, said = refused("-m", tiny, option, path)
+    assert (status, f"corral: {option}: the value is not UTF-8" in said) == (2, True)
 
 
 @pytest.mark.parametrize(("words", "env"), [(["--api-key", ""], {}), ([], {"LLAMA_API_KEY": " , "})], ids=str)
-def test_a_key_that_is_empty(tiny, words, env):
-    server = CorralProcess("-m", tiny, *words, wait=False, env=env)
-    server.wait_for("the key is empty; give a key, or omit the option")
-    assert server.process.wait(START_S) == 2
-    server.stop()
+def test_a_key_that_is_empty(refused, monkeypatch, tiny, words, env):
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    status, said = refused("-m", tiny, *words)
+    assert (status, "the key is empty; give a key, or omit the option" in said) == (2, True)
 
 
 def test_a_batch_smaller_than_what_the_engine_tries(tiny):
@@ -354,12 +350,7 @@ REFUSED: dict[str, tuple[int, list[object], dict[str, str], str]] = {
     "a directory": (1, ["-m", "{dir}"], {}, "'{dir}' is a directory; pass a model file in it"),
     "a pipe": (1, ["-m", "{dir}/pipe"], {}, "model '{dir}/pipe': it is not a regular file"),
     "a text": (1, ["-m", "{dir}/text"], {}, "model '{dir}/text': it is not a GGUF file"),
-    "a template": (2, ["--chat-template", "{{% no"], {}, "the chat template is not valid jinja"),
     "a token": (1, ["-l", "999999+1"], {}, "--logit-bias: token 999999 does not exist"),
-    "a directory as file": (2, ["--config", "{dir}"], {}, "--config: cannot read {dir}: "),
-    "no number": (2, [], {"LLAMA_ARG_CTX_SIZE": ""}, "LLAMA_ARG_CTX_SIZE: '' is not an integer"),
-    "no flag": (2, [], {"LLAMA_ARG_MLOCK": ""}, "LLAMA_ARG_MLOCK: '' is not on or off"),
-    "no host": (1, [], {"LLAMA_ARG_HOST": ""}, "--host is empty"),
     "too long": (1, ["-c", 2**31 - 1], {}, "--fit on uses the first of these"),
 }
 
@@ -374,3 +365,20 @@ def test_what_cannot_be_ends_with_a_message(tiny, tmp_path, status, options, env
     server.stop()
     assert message.format(dir=tmp_path) in server.lines[-1]
     assert "Traceback" not in "".join(server.lines)
+
+
+# The same, of options that are looked at before anything is loaded.
+WRONG: dict[str, tuple[list[object], dict[str, str], str]] = {
+    "a template": (["--chat-template", "{% no"], {}, "the chat template is not valid jinja"),
+    "a directory as file": (["--config", "/"], {}, "--config: cannot read /: "),
+    "no number": ([], {"LLAMA_ARG_CTX_SIZE": ""}, "LLAMA_ARG_CTX_SIZE: '' is not an integer"),
+    "no flag": ([], {"LLAMA_ARG_MLOCK": ""}, "LLAMA_ARG_MLOCK: '' is not on or off"),
+}
+
+
+@pytest.mark.parametrize(("options", "environ", "message"), WRONG.values(), ids=WRONG)
+def test_a_wrong_option_ends_with_a_message(refused, monkeypatch, tiny, options, environ, message):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    status, said = refused("-m", tiny, *options)
+    assert (status, message in said) == (2, True), said

@@ -30,6 +30,8 @@ def test_readme_block(corral, kind, text):
 
 def test_make_serve_serves():
     """`make test` has done the set-up already: nothing is left but the server itself."""
+    is_set_up = subprocess.run(["make", "--question", "install"], cwd=ROOT, capture_output=True)
+    assert is_set_up.returncode == 0, "run `make install`: a test does not change the environment"
     command = ["make", "--no-print-directory", "serve", "ARGS=-c 512 --port 0"]
     make = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert make.stderr is not None

@@ -58,6 +58,29 @@ def test_a_lost_template_process_is_replaced(server):
     assert server.renderer.pid != lost.pid
 
 
+def test_a_stopped_template_process_holds_up_no_chat_for_long(tiny):
+    """For the time without a sign of life that is allowed, and not for the time that a template may take."""
+    with CorralProcess("-m", tiny, "-c", 512, "--engine-timeout", 3) as server:
+        stopped = server.renderer
+        stopped.suspend()
+        answer = chat(server, "hello")
+        assert answer.status_code == 200
+        assert not stopped.is_running() or stopped.status() == "zombie"
+        wait_until(lambda: server.get("/ready").status_code == 200)
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "renderer"])
+def test_the_server_is_not_ready_without_its_processes(tiny, name):
+    with CorralProcess("-m", tiny, "-c", 512, "--engine-timeout", 8) as server:
+        assert server.get("/ready").status_code == 200
+        stopped = getattr(server, name)
+        stopped.suspend()
+        wait_until(lambda: server.get("/ready").status_code == 503)
+        assert name in server.get("/ready").json()["error"]["message"]
+        assert server.get("/health").status_code == 200
+        wait_until(lambda: server.get("/ready").status_code == 200)  # it is replaced without a request
+
+
 def test_the_template_process_ends_with_the_server(tiny):
     with CorralProcess("-m", tiny, "-c", 256) as server:
         renderer = server.renderer

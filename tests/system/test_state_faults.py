@@ -320,7 +320,13 @@ def test_a_full_disk_is_said_and_loses_nothing(tiny, full_disk):
         check_no_room(victim.post("/sessions/1?action=save&slot=1"))
         check_no_room(victim.post("/sessions/1?action=remove", file="archive"))
         assert (full_disk / "good").read_bytes() == victim.good
-        assert {file.name for file in full_disk.iterdir()} == {".sessions", "cache", "filler", "good"}
+        assert {file.name for file in full_disk.iterdir()} == {
+            ".secret",
+            ".sessions",
+            "cache",
+            "filler",
+            "good",
+        }
         assert [file.name for file in (full_disk / ".sessions").iterdir()] == ["1.ses1"]
         for path in ("/slots/0?action=restore", "/sessions/1?action=restore&slot=0"):
             act(victim, path, **({"filename": "good"} if "slots" in path else {}))

@@ -128,20 +128,17 @@ def test_a_file_is_evaluated_before_anybody_asks(models, path, kind):
 BAD_FILES: dict[str, Any] = {
     "types": ('{"prompt": 5}', "'prompt'"),
     "no prompt": ('{"anti_prompt": "User:"}', "'prompt'"),
-    "not text": (b"\xff\xfe", "not UTF-8"),
     "too long": ("the world " * 2000, "exceeds the available context size"),
-    "missing": (None, "No such file"),
 }
 
 
 @pytest.mark.parametrize("kind", BAD_FILES)
 def test_a_file_that_cannot_be_used_ends_the_start(models, path, kind):
     content, reason = BAD_FILES[kind]
-    if content is not None:
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    path.write_text(content)
     options = ("-c", 512, "--system-prompt-file", path)
     server = CorralProcess("-m", models / "llama-bpe.gguf", *options, wait=False)
-    assert server.process.wait(300) == (2 if kind in ("not text", "missing") else 1)
+    assert server.process.wait(300) == 1
     server.stop()
     assert "--system-prompt-file" in server.lines[-1]
     assert reason in server.lines[-1]

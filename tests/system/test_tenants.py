@@ -89,6 +89,70 @@ def test_what_the_server_itself_says_to_all_is_evaluated_once(keys, tmp_path, ti
             assert ask(server, key, " And then?")["cache_n"] > 100
 
 
+def tokens_of(server: CorralProcess, text: str) -> list[int]:
+    answer = httpx.post(server.url + "/tokenize", json={"content": text}, headers={"x-api-key": BOB})
+    return answer.json()["tokens"]
+
+
+def act(server: CorralProcess, key: str, path: str, **body: object) -> int:
+    answer = httpx.post(server.url + path, json=body, headers={"x-api-key": key}, timeout=START_S)
+    return answer.status_code
+
+
+def difference(server: CorralProcess, prompt: list[int], slot: int) -> tuple[int, int | None]:
+    """What Bob is told about a prompt: where it leaves what is cached, and how that continues."""
+    body = {"prompt": prompt, "n_predict": 0, "id_slot": slot, "cache_report": True}
+    answer = httpx.post(server.url + "/completion", json=body, headers={"x-api-key": BOB}, timeout=START_S)
+    report = answer.json()["cache_report"]
+    return report["n_common"], (report["first_difference"] or {}).get("cached_token")
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+def test_no_token_of_a_conversation_comes_out_of_slots_and_their_files(keys, tmp_path, tiny, engines):
+    """Once Bob saved Alice's slot, restored the file, and read a token with every wrong guess."""
+    (tmp_path / "slots").mkdir()
+    options = ["-m", tiny, "-c", 2048, "-np", 2, "--api-key-file", keys, "--engines", engines]
+    with CorralProcess(*options, "--slot-save-path", tmp_path / "slots") as server:
+        ask(server, ALICE, letter(1), id_slot=0)
+        assert act(server, ALICE, "/slots/0?action=save", filename="hers") == 200
+        hers, mine, found = tokens_of(server, letter(1)), 2 * engines - 1, []
+        ask(server, BOB, "nothing that begins like hers " * 9, id_slot=mine)
+        assert act(server, BOB, f"/slots/{mine}?action=save", filename="mine") == 200
+        for _ in range(20):
+            assert act(server, BOB, "/slots/0?action=save", filename="loot") == 403
+            assert act(server, BOB, "/slots/0?action=erase") == 403
+            assert act(server, BOB, "/slots/0?action=restore", filename="mine") == 403
+            for name in ("loot", "hers"):
+                assert act(server, BOB, f"/slots/{mine}?action=restore", filename=name) == 400
+            n_common, token = difference(server, [*found, *[hers[len(found)] + 1] * 9], mine)
+            if n_common < len(found) or token != hers[len(found)]:
+                break
+            found.append(token)
+        assert not found, "a token of hers"
+        assert ask(server, ALICE, letter(1), id_slot=0)["cache_n"] > 100
+
+
+def test_a_key_restores_its_own_after_a_restart_and_shares_it_with_itself(keys, tmp_path, tiny):
+    saves = tmp_path / "slots"
+    saves.mkdir()
+    options = ["-m", tiny, "-c", 2048, "-np", 2, "--api-key-file", keys, "--slot-save-path", saves]
+    with CorralProcess(*options) as server:
+        ask(server, ALICE, letter(1), id_slot=0)
+        assert act(server, ALICE, "/slots/0?action=save", filename="hers") == 200
+        ask(server, BOB, letter(2), id_slot=1)
+        assert act(server, BOB, "/slots/1?action=save", filename="hers") == 200
+    assert not (saves / "hers").exists()
+    (of_alice,), (of_bob,) = (list(saves.glob(f".keys/key-{name}-*/hers")) for name in ("alice", "bob"))
+    of_alice.with_name("from_bob").write_bytes(of_bob.read_bytes())
+    with CorralProcess(*options) as server:
+        assert act(server, ALICE, "/slots/0?action=restore", filename="from_bob") == 403
+        assert act(server, ALICE, "/slots/0?action=restore", filename="hers") == 200
+        assert ask(server, ALICE, letter(1), id_slot=1)["cache_n"] > 100, "in another slot"
+    (saves / ".secret").unlink()
+    with CorralProcess(*options) as server:
+        assert act(server, ALICE, "/slots/0?action=restore", filename="hers") == 403, "nobody can tell whose"
+
+
 def counts(server: CorralProcess) -> tuple[int, int]:
     """Requests that have a slot, and that wait for one."""
     headers = {"x-api-key": CAROL}

@@ -55,13 +55,6 @@ def test_a_server_tells_what_it_has_loaded(model, env):
     assert "Q8_0" in said
 
 
-def test_a_server_without_it_has_loaded_the_file(model, env):
-    with CorralProcess("-m", model, "--transcode", "off", env=env) as server:
-        props = server.get("/props").json()
-    assert props["model_file"] == props["model_path"] == model
-    assert not Path(env["LLAMA_CACHE"]).exists()
-
-
 def test_progress_is_told(model, env):
     with CorralProcess("-m", model, "--transcode", "Q8_0", env=env) as server:
         server.wait_for(" try ")
@@ -84,11 +77,11 @@ def test_the_default_model_is_not_measured_at_its_first_start(env):
     assert not list(Path(env["LLAMA_CACHE"]).glob("tuned/*.json"))
 
 
-def test_an_unknown_encoding_is_refused(model, env):
-    refused = run("-m", model, "--port", "0", "--transcode", "Q9_9", env=env)
-    assert refused.returncode == 2
-    assert "--transcode" in refused.stderr
-    assert "Q8_0" in refused.stderr
+def test_an_unknown_encoding_is_refused(model, refused):
+    status, said = refused("-m", model, "--transcode", "Q9_9")
+    assert status == 2
+    assert "--transcode" in said
+    assert "Q8_0" in said
 
 
 def test_no_room_for_it_is_said(model, env, disk):
@@ -109,12 +102,6 @@ def test_tune_prints_a_table_that_a_server_then_uses(model, env):
     with CorralProcess("-m", model, "--verbose", env=env) as server:
         loaded = server.get("/props").json()["model_file"]
     assert (loaded == model) == ("chosen: the file as it is" in rows[-1])
-
-
-def test_tune_tells_how_it_is_used(env):
-    asked = run("tune", "--help", env=env)
-    assert asked.returncode == 0
-    assert "usage: corral tune" in asked.stdout
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--no-such-option"], ["-m", "/no/such.gguf"]])

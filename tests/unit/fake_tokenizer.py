@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-from corral.core.errors import CorralError
 from corral.core.fim import FimTokens
 from corral.link.frame import LENGTH_BYTES, decode_segments, encode_frame
 from corral.text.vocab import VocabFile, VocabTable
@@ -40,14 +39,15 @@ class Process:
 
     all: list[Process] = []
     n_deadly = 1 << 30  # processes that `KILLS` kills
-    errors: list[CorralError] = []  # of the next ones
+    errors: list[Exception] = []  # of the next ones
     table = table()
     released = threading.Event()  # lets `WAITS` go on
 
-    def __init__(self, n_channels: int) -> None:
+    def __init__(self, n_channels: int, timeout_s: float) -> None:
         self.gone = threading.Event()
         self.idle = [Channel(self) for _ in range(n_channels)]
         self.n_running, self.was_busy, self.has_answered, self.is_late = 0, False, False, False
+        self.is_silent = False
         self.company: dict[str, int] = {}  # of each text, how many were in here with it
         self.number = len(Process.all)
         Process.all.append(self)

@@ -103,7 +103,7 @@ def test_what_a_restore_replaces_is_kept_in_ram(file):
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_a_failed_restore_empties_its_slot_and_no_other(file, is_ours):
+def test_a_refused_restore_leaves_every_slot_as_it_was(file, is_ours):
     lab = ActionHarness()
     for id_slot in range(2):
         lab.run(task(id_slot, LONG, id_slot=id_slot))
@@ -111,21 +111,28 @@ def test_a_failed_restore_empties_its_slot_and_no_other(file, is_ours):
     flip(file, 300)
     with refused(400, "damaged"):
         lab.do(Verb.RESTORE, 1, file, is_ours=is_ours)
-    assert content(lab, 1) == []
-    assert len(content(lab, 0)) == 107
-    assert lab.cached(task(2, [9] * 30, id_slot=1)) == 0
-    assert lab.tokens(2) == alone(task(2, [9] * 30))
+    for id_slot in range(2):
+        assert len(content(lab, id_slot)) == 107
+        following = task(2 + id_slot, [*content(lab, id_slot), *[7] * 9], id_slot=id_slot)
+        assert lab.cached(following) == 104
+        assert lab.tokens(2 + id_slot) == alone(following)
 
 
-def test_a_state_that_does_not_fit_leaves_its_slot_empty(file):
+@pytest.mark.parametrize("cache_ram_mib", [0, 64])
+def test_a_state_that_does_not_fit_leaves_its_slot_as_it_was(file, cache_ram_mib):
     lab = ActionHarness()
     lab.run(task(0, LONG))
     lab.do(Verb.SAVE, 0, file)
-    small = ActionHarness(FakeBackend(n_seq=2, n_cells=106, mixes_batches=True))
+    backend = FakeBackend(n_seq=2, n_cells=106, mixes_batches=True)
+    small = ActionHarness(backend, cache_ram_mib=cache_ram_mib)
     small.run(task(0, LONG[:50], id_slot=1))
+    before = content(small, 1)
     with refused(400, "does not fit"):
         small.do(Verb.RESTORE, 1, file)
-    assert content(small, 1) == []
+    assert content(small, 1) == before
+    following = task(1, [*before, *[7] * 9], id_slot=1)
+    assert small.cached(following) == len(before) // 4 * 4
+    assert small.tokens(1) == alone(following)
 
 
 def test_cached_sequences_give_way_to_a_state_that_shares_their_room(file):

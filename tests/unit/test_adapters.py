@@ -29,6 +29,7 @@ from corral.engine.adapter import AdapterRegistry, load_adapters
 from corral.engine.batch import MIN_PREFILL, BatchShape, Prompt, Token, plan_batches
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.request import Phase
+from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import NEVER, Saved
 from corral.engine.ses1 import read_title
 from corral.link.client import EngineClient
@@ -585,7 +586,7 @@ def test_what_was_written_is_read_with_its_kin(tokens, shifted_from, growth, lor
     assert (again.tokens.tolist(), again.shifted_from, again.reuse_key) == (
         tokens,
         shifted_from,
-        (lora_key, tenant),
+        ReuseKey(lora_key, tenant),
     )
     assert again.state[8:] == port.state(tokens)[8:]
     with file_of(data) as fd:
@@ -593,7 +594,7 @@ def test_what_was_written_is_read_with_its_kin(tokens, shifted_from, growth, lor
     assert (title.tokens.tolist(), title.shifted_from, title.reuse_key) == (
         tokens,
         shifted_from,
-        (lora_key, tenant),
+        ReuseKey(lora_key, tenant),
     )
     assert title.n_bytes == N_SEAL + (32 if tenant else len(lora_key))
 

@@ -55,7 +55,7 @@ def test_options_reach_the_chat():
 
 
 def test_chatml_takes_the_place_of_one_that_exceeds_its_limits(caplog):
-    renderer = Renderer()
+    renderer = Renderer(10.0)
     hostile = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     chat = chat_settings(ServerSettings(), {"": hostile}, FakeVocab(), renderer.template)
     renderer.close()

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import logging
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -216,7 +217,7 @@ def test_a_search_looks_into_titles_and_messages_whatever_the_case(folder):
 
 def test_a_search_does_not_look_into_other_fields(folder):
     message = {"role": "user", "content": "hello", "images": ["data:image/png;base64,wine"], "id": "wine"}
-    folder.save(chat(system="wine", settings={"wine": 1}, messages={"wine": message}), ANYTHING)
+    folder.save(chat(system="wine", settings={"wine": 1}, messages={"wine": message}, leaf="wine"), ANYTHING)
     assert list(folder.search("wine")) == []
 
 
@@ -441,12 +442,12 @@ async def test_keys_see_only_their_own(tmp_path):
     assert [info.title for info in await again.list(UNNAMED)] == ["of key1"]
 
 
-async def test_a_folder_that_is_removed_meanwhile_is_made_again(tmp_path):
-    store = ChatStore(tmp_path)
+@pytest.mark.parametrize("removed", ["chats", "chats/everybody"])
+async def test_a_folder_that_is_removed_meanwhile_is_made_again(tmp_path, removed):
+    (tmp_path / "chats").mkdir()
+    store = ChatStore(tmp_path / "chats")
     await store.save(ANONYMOUS, A, chat(), NEW)
-    for path in (tmp_path / "everybody").iterdir():
-        path.unlink()
-    (tmp_path / "everybody").rmdir()
+    shutil.rmtree(tmp_path / removed)
     assert await store.list(ANONYMOUS) == []
     await store.save(ANONYMOUS, A, chat(), NEW)
     assert len(await store.list(ANONYMOUS)) == 1

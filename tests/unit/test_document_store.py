@@ -114,11 +114,28 @@ async def test_a_disk_that_cannot_be_written_to_loses_nothing_at_once(tmp_path, 
     def fail(*_: object) -> None:
         raise CorralError("the disk is full")
 
+    create = SaveDirectory.create
+    assert store.put(ANN, "before", b"1") == ""
     monkeypatch.setattr(SaveDirectory, "create", fail)
     store.put(ANN, "a", b"1")
     assert await store.load(ANN, "a") == b"1"
+    await store.load(ANN, "read in the thread that writes")
+    assert store.put(ANN, "b", b"1") == "the disk is full"
+    monkeypatch.setattr(SaveDirectory, "create", create)
+    store.put(ANN, "c", b"1")
+    await store.load(ANN, "read in the thread that writes")
+    assert store.put(ANN, "d", b"1") == ""
     await store.close()
     assert await store.load(ANN, "a") == b"1"
+
+
+async def test_a_full_disk_is_told_at_once(disk):
+    store = DocumentStore(disk.path)
+    assert store.put(ANN, "a", b"1") == ""
+    await store.load(ANN, "read in the thread that writes")
+    disk.fill()
+    assert "No space left" in store.put(ANN, "b", b"1" * 4096)
+    await store.close()
 
 
 async def test_a_folder_that_was_removed_is_made_again(tmp_path):

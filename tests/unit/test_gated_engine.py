@@ -31,6 +31,7 @@ class Owner:
         self.may_load = asyncio.Event()
         self.planned: list[Planned] = []
         self.n_wakes = 0
+        self.n_idle = 0
         self.n_changes = 0
 
     async def admit(self, planned: Planned) -> None:
@@ -42,12 +43,16 @@ class Owner:
     def on_wake(self) -> None:
         self.n_wakes += 1
 
+    def on_idle(self) -> None:
+        self.n_idle += 1
+
     def on_change(self) -> None:
         self.n_changes += 1
 
 
-def make(owner: Owner) -> EngineClient:
-    one = EngineClient(EngineSettings(model="fake.gguf"), 10.0, NullObserver())
+def make(owner: Owner, sleep_idle_s: float = -1.0) -> EngineClient:
+    settings = EngineSettings(model="fake.gguf")
+    one = EngineClient(settings, 10.0, NullObserver(), sleep_idle_s=sleep_idle_s)
     one.lifecycle.owned_by(owner)
     return one
 
@@ -91,4 +96,23 @@ async def test_a_refusal_ends_the_start_with_its_reason():
     Process.all[0].say(Planned({"CPU": 5}))
     with pytest.raises(InsufficientStorage, match="too large"):
         await starting
+    await one.lifecycle.close()
+
+
+async def test_an_idle_engine_ends_only_if_its_owner_says_so():
+    owner = Owner()
+    owner.may_load.set()
+    one = make(owner, sleep_idle_s=0.0)
+    starting = asyncio.create_task(one.lifecycle.start())
+    await wait_until_async(lambda: Process.all)
+    process = Process.all[0]
+    process.say(Planned({"CPU": 5}))
+    process.be_ready()
+    await starting
+    await wait_until_async(lambda: owner.n_idle > 1)
+    assert (one.state, process.is_told_to_stop) == (EngineState.READY, False)
+    one.lifecycle.begin_unload()
+    assert (one.state, process.is_told_to_stop) == (EngineState.SLEEPING, True), "in the same step"
+    process.die()
+    await one.lifecycle.wait_unloaded()
     await one.lifecycle.close()

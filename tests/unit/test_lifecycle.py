@@ -84,6 +84,19 @@ def done(id: int) -> Done:
     )
 
 
+@pytest.mark.parametrize("error", [ValueError("odd"), RuntimeError("can't start new thread"), KeyError()])
+async def test_an_unexpected_error_does_not_end_the_restarts(error, caplog):
+    async with started() as one:
+        Process.spawn_errors[:] = [error] * 2
+        Process.all[0].die()
+        (await nth(4)).be_ready()
+        await wait_until_async(lambda: one.state is EngineState.READY)
+        assert one.n_restarts == 3
+    assert [record.message for record in caplog.records if record.exc_info] == [
+        "unexpected error in the engine's lifecycle"
+    ] * 2
+
+
 async def test_too_many_failures_are_the_end_and_everybody_hears_the_last_reason(caplog):
     lost: list[str] = []
     async with started(n_failures=2, on_restart=lost.append) as one:
@@ -255,7 +268,7 @@ async def test_a_process_that_cannot_be_started_is_a_failure_like_others():
 
 
 async def test_an_unexpected_error_does_not_go_unnoticed(caplog):
-    async with started() as one:
+    async with started(n_failures=0) as one:
         _, waiting = submit(one)
         Process.spawn_errors.append(ZeroDivisionError("a bug of ours"))
         Process.all[0].die()

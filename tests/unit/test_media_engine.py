@@ -1004,7 +1004,7 @@ def test_without_a_projector_nothing_is_arranged():
     bench = EngineHarness()
     bench.run(LayoutMedia(5, described_of(SMALL)))
     (failed,) = bench.of(5, Failed)
-    assert status_of(failed) == 501
+    assert status_of(failed) == 400
     assert "--mmproj" in failed.error.message
 
 

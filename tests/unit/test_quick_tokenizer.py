@@ -23,8 +23,8 @@ N_CHANNELS = 2
 class Process(threads.Process):
     """A tokenizer process whose quick socket is served by a thread."""
 
-    def __init__(self, n_channels: int) -> None:
-        super().__init__(n_channels)
+    def __init__(self, n_channels: int, timeout_s: float) -> None:
+        super().__init__(n_channels, timeout_s)
         ours, theirs = socket.socketpair()
         self.quick, self.frames = [ours], []
         self.thread = threading.Thread(target=self._serve, args=(BlockingChannel(theirs),), daemon=True)

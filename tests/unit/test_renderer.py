@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,10 +12,12 @@ import pytest
 from corral.chat.chat_format import ChatFormat
 from corral.chat.template import ChatTemplate, TemplateError, TemplateLimit
 from corral.core.errors import CorralError, Unavailable
+from corral.link import restart
 from corral.link.renderer import LARGE_BYTES, Renderer
 from corral.link.rendering import max_cpu_s
 from tests.tools.examples import is_quick
 from tests.tools.family import FAMILIES, load
+from tests.tools.wait import wait_until
 
 MESSAGES = [{"role": "user", "content": "a"}]
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -24,7 +27,7 @@ NESTED = "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.
 
 @pytest.fixture(scope="module")
 def renderer():
-    renderer = Renderer()
+    renderer = Renderer(10.0)
     renderer.start()
     yield renderer
     renderer.close()
@@ -104,8 +107,58 @@ def test_a_lost_process_is_replaced(renderer):
     assert template.render(MESSAGES) == "b"
 
 
+def test_a_process_that_cannot_be_started_is_tried_again(renderer, monkeypatch):
+    """Without a rendering: a server that is not ready may get none."""
+    template = renderer.template("b")
+    monkeypatch.setattr(restart, "_FIRST_S", 0.01)
+    pairs = iter([OSError(24, "Too many open files"), RuntimeError("no"), ValueError("no")])
+    make = socket.socketpair
+
+    def fail() -> tuple[socket.socket, socket.socket]:
+        error = next(pairs, None)
+        if error is not None:
+            raise error
+        return make()
+
+    lost = renderer.pid
+    monkeypatch.setattr(socket, "socketpair", fail)
+    os.kill(lost, signal.SIGKILL)
+    wait_until(lambda: renderer.is_ready and renderer.pid not in (None, lost))
+    assert next(pairs, None) is None
+    assert template.render(MESSAGES) == "b"
+
+
+def test_a_stopped_process_is_replaced_by_a_rendering():
+    renderer = Renderer(1.0)
+    try:
+        template = renderer.template("b")
+        os.kill(renderer.pid, signal.SIGSTOP)
+        assert template.render(MESSAGES) == "b"
+    finally:
+        renderer.close()
+
+
+def test_a_stopped_process_is_replaced_without_one():
+    renderer = Renderer(4.0)
+    try:
+        renderer.template("b")
+        stopped = renderer.pid
+        os.kill(stopped, signal.SIGSTOP)
+        wait_until(lambda: not renderer.is_ready)
+        wait_until(lambda: renderer.is_ready and renderer.pid not in (None, stopped))
+    finally:
+        renderer.close()
+
+
+def test_a_resting_process_is_ready(renderer):
+    renderer.rest()
+    assert renderer.pid is None
+    assert renderer.is_ready
+    assert renderer.template("b").render(MESSAGES) == "b"
+
+
 def test_after_the_end_nothing_is_rendered():
-    renderer = Renderer()
+    renderer = Renderer(10.0)
     template = renderer.template("b")
     renderer.close()
     with pytest.raises(Unavailable):

@@ -8,6 +8,7 @@ import fcntl
 import gc
 import os
 import resource
+import shutil
 import signal
 import socket
 import stat
@@ -21,6 +22,7 @@ import pytest
 
 from corral.core.errors import CorralError, InvalidRequest
 from corral.storage.save_directory import SaveDirectory, check_name
+from corral.storage.secret import read_secret
 
 LEFTOVER = ".pending-4000000-0123456789abcdef"
 
@@ -156,6 +158,47 @@ def test_a_swapped_directory_is_not_followed(tmp_path):
     assert (tmp_path / "moved" / "a").read_bytes() == b"mine"
     directory.remove("a")
     assert (tmp_path / "elsewhere" / "a").read_bytes() == b"secret"
+
+
+@pytest.mark.parametrize("is_back", [False, True], ids=["removed", "made again by somebody"])
+def test_a_directory_that_was_removed_is_made_again(tmp_path, is_back):
+    path = tmp_path / "saves"
+    path.mkdir()
+    directory = SaveDirectory(path)
+    inner = directory.subdirectory(".keys").subdirectory("alice")
+    save(inner, "a", b"x")
+    n_open = len(descriptors())
+    for use in (
+        lambda: save(directory, "a", b"y"),
+        lambda: save(inner, "a", b"y"),
+        lambda: directory.subdirectory("new"),
+        lambda: directory.names() == [] or pytest.fail("it is empty"),
+        lambda: directory.find("a") is None or pytest.fail("it is empty"),
+        lambda: directory.remove("a"),
+        lambda: contextlib.ExitStack().enter_context(inner.locked()),
+    ):
+        shutil.rmtree(path)
+        if is_back:
+            path.mkdir()
+        use()
+    shutil.rmtree(path)
+    with pytest.raises(InvalidRequest, match="'a' does not exist"):
+        inner.open("a")
+    save(inner, "a", b"z")
+    assert (path / ".keys" / "alice" / "a").read_bytes() == b"z"
+    assert stat.S_IMODE((path / ".keys" / "alice").stat().st_mode) == 0o700
+    assert len(descriptors()) == n_open
+
+
+def test_a_directory_that_cannot_be_made_again_is_an_error_with_its_option(tmp_path):
+    path = tmp_path / "saves"
+    path.mkdir()
+    directory = SaveDirectory(path)
+    path.rmdir()
+    path.touch()
+    with pytest.raises(CorralError, match="--slot-save-path: the directory was removed") as caught:
+        directory.create("a")
+    assert str(tmp_path) not in caught.value.message
 
 
 def test_a_subdirectory_is_made_for_its_owner_and_found_again(directory, tmp_path):
@@ -383,6 +426,43 @@ def test_listing_from_many_threads_at_once(directory):
         thread.join()
     assert len(seen) == 40
     assert all(found == names for found in seen)
+
+
+# --- the secret
+
+
+def test_a_secret_is_made_once_and_for_the_owner_alone(tmp_path):
+    found: set[bytes] = set()
+    threads = [
+        threading.Thread(target=lambda: found.add(read_secret(SaveDirectory(tmp_path)))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (secret,) = found
+    assert len(secret) == 32
+    assert read_secret(SaveDirectory(tmp_path)) == secret
+    (path,) = tmp_path.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(InvalidRequest):
+        SaveDirectory(tmp_path).open(path.name)
+
+
+def test_a_new_directory_has_a_new_secret(tmp_path):
+    path = tmp_path / "saves"
+    path.mkdir()
+    directory = SaveDirectory(path)
+    first = read_secret(directory)
+    shutil.rmtree(path)
+    assert read_secret(directory) != first
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 31, b"x" * 33])
+def test_a_damaged_secret_is_not_used(tmp_path, content):
+    (tmp_path / ".secret").write_bytes(content)
+    with pytest.raises(CorralError, match=r"--slot-save-path: .*'\.secret' is damaged"):
+        read_secret(SaveDirectory(tmp_path))
 
 
 # --- leftovers

@@ -139,6 +139,26 @@ def test_a_process_that_cannot_be_started_is_tried_again(vocab, tokenizer, pool)
     assert tokenize(vocab, "a") == tokens_of("a")
 
 
+@pytest.mark.parametrize(
+    "error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread"), ValueError()]
+)
+def test_no_error_of_a_restart_ends_the_restarts(vocab, tokenizer, error):
+    Process.errors[:] = [error] * 3
+    Process.all[0].kill()
+    until(lambda: tokenizer.n_restarts == 4 and tokenizer.is_ready)
+    assert tokenize(vocab, "a") == tokens_of("a")
+
+
+def test_it_is_not_ready_while_it_is_down(vocab, tokenizer, monkeypatch):
+    until(lambda: tokenizer.is_ready)
+    monkeypatch.setattr(restart, "_FIRST_S", 0.05)
+    Process.errors[:] = [CorralError("it is gone")] * 1000
+    Process.all[0].kill()
+    until(lambda: not tokenizer.is_ready)
+    Process.errors[:] = []
+    until(lambda: tokenizer.is_ready)
+
+
 def test_texts_are_refused_while_it_is_down(vocab, monkeypatch):
     monkeypatch.setattr(restart, "_FIRST_S", 0.05)
     Process.errors[:] = [CorralError("it is gone")] * 1000

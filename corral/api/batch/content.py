@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from corral.api.batch.runner import BatchRunner
+from corral.api.user_content import USER_CONTENT
 from corral.storage.batch_record import FileRecord
 from corral.storage.batch_store import BatchStore
 
@@ -18,12 +19,12 @@ _N_ROWS = 256  # at once
 def respond_file(runner: BatchRunner, store: BatchStore, file: FileRecord) -> Response:
     if file.batch:
         return respond_results(runner, store, file.batch, file.is_output)
-    return FileResponse(store.path_of(file.id), media_type=_BINARY)
+    return FileResponse(store.path_of(file.id), media_type=_BINARY, headers=USER_CONTENT)
 
 
 def respond_results(runner: BatchRunner, store: BatchStore, batch_id: str, is_ok: bool | None) -> Response:
     """Send the results of a batch. `is_ok`: only those of its output file, or of its error file."""
-    return StreamingResponse(_rows(runner, store, batch_id, is_ok), media_type=JSONL)
+    return StreamingResponse(_rows(runner, store, batch_id, is_ok), media_type=JSONL, headers=USER_CONTENT)
 
 
 async def _rows(

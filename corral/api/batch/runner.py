@@ -7,7 +7,6 @@ loop; the disk has a thread of its own.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import defaultdict
@@ -21,7 +20,8 @@ from corral.api.background import Background, cancel
 from corral.api.batch.call import Answer, call
 from corral.api.batch.line import Checked, Line, check_lines, parse_line, read_line
 from corral.api.batch.result_line import render_result, render_unrun
-from corral.core.errors import CorralError, InsufficientStorage, NotFound
+from corral.core.errors import InsufficientStorage, NotFound
+from corral.core.repeat import repeat
 from corral.storage.batch_record import BatchRecord, Counts, FileRecord, Outcome, Result, new_id
 from corral.storage.batch_store import BatchStore
 
@@ -126,10 +126,7 @@ class BatchRunner:
                 self.add(batch)
 
     async def _sweep(self) -> None:
-        while True:
-            with contextlib.suppress(CorralError):
-                await self.on_disk(self._store.sweep)
-            await asyncio.sleep(_SWEEP_S)
+        await repeat("removing old batches", lambda: self.on_disk(self._store.sweep), _SWEEP_S)
 
     async def _supervise(self, run: _Run) -> None:
         batch = run.batch

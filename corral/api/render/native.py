@@ -269,7 +269,7 @@ def render_slot(
     params = task.params if task else defaults
     n_predict = params.n_predict
     settings = {
-        **render_generation_settings(params, stream=True, timings_per_token=False),
+        **render_generation_settings(params, params.stream, timings_per_token=False),
         **render_parser_settings(params),
     }
     return {
@@ -288,16 +288,15 @@ def render_slot(
         "n_prompt_tokens": view.n_held,
         "n_prompt_tokens_processed": max(0, view.n_past - view.n_cached) if is_busy else 0,
         "n_prompt_tokens_cache": view.n_cached if is_busy else 0,
-        "next_token": [
-            {
-                "has_next_token": is_busy,
-                "has_new_line": view.has_new_line,
-                "n_remain": n_predict - view.n_decoded if is_busy and n_predict >= 0 else -1,
-                "n_decoded": view.n_decoded if is_busy else 0,
-                "stopping_word": view.stopping_word,
-                **_render_stopped(view.stop_type),
-            }
-        ],
+        # Today's llama-server has this object in a list; its documentation has not.
+        "next_token": {
+            "has_next_token": is_busy,
+            "has_new_line": view.has_new_line,
+            "n_remain": max(0, n_predict - view.n_decoded) if is_busy and n_predict >= 0 else -1,
+            "n_decoded": view.n_decoded if is_busy else 0,
+            "stopping_word": view.stopping_word,
+            **_render_stopped(view.stop_type),
+        },
     }
 
 

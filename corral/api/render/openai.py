@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral import BUILD_INFO
+from corral import __version__
 from corral.api.cache_diagnosis import Diagnosis
 from corral.api.choice import Choice
 from corral.api.model import RenderContext
@@ -15,6 +15,7 @@ from corral.api.render.state import render_cache_report
 from corral.api.schema.openai import OpenAIFields
 from corral.api.sse import SSE
 from corral.core.answer_id import draw_hex, now
+from corral.core.libllama import BUILD_INFO
 
 
 class OpenAIAnswer:
@@ -35,7 +36,7 @@ class OpenAIAnswer:
             "object": kind,
             "created": now(),
             "model": body.model or context.model_name,
-            "system_fingerprint": BUILD_INFO,
+            "system_fingerprint": f"{BUILD_INFO}-corral-{__version__}",
         }
 
     def _whole(self, choices: list[Choice], rendered: list[dict[str, Any]]) -> dict[str, Any]:
@@ -58,7 +59,7 @@ class OpenAIAnswer:
 
     def _render_facts(self, choice: Choice) -> dict[str, Any]:
         timings = native.render_timings(choice.ended.timings)
-        facts = {"timings": timings, **render_cache_report(choice, self._context.piece)}
+        facts = {"timings": timings, **render_cache_report(choice, self._context)}
         if self.diagnosis is not None:
             facts["prompt_cache_diagnostics"] = render_prompt_cache_diagnostics(
                 self.diagnosis, choice.n_cached

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from corral.api.choice import Choice
+from corral.api.model import RenderContext
 from corral.core.media import NO_TOKEN
 
 
@@ -27,21 +28,23 @@ def render_boundaries(tokens: Sequence[int], eot: int) -> dict[str, Any]:
     }
 
 
-def render_cache_report(choice: Choice, piece: Callable[[int], bytes]) -> dict[str, Any]:
+def render_cache_report(choice: Choice, context: RenderContext) -> dict[str, Any]:
     """Render the `cache_report`, if the request asks for one: where the prompt's prefix came from, and where
-    the prompt first differs from the nearest cached sequence."""
+    the prompt first differs from the nearest cached sequence. How that continues is told only if nobody else
+    can have sent it, or all may see it."""
     report, n_prompt = choice.report, len(choice.task.prompt)
     if report is None:
         return {}
-    difference = None
+    difference: dict[str, Any] | None = None
     if report.n_common < n_prompt:
         difference = {
             "index": report.n_common,
             "token": _public(report.token),
-            "text": _text(report.token, piece),
-            "cached_token": _public(report.cached_token),
-            "cached_text": _text(report.cached_token, piece),
+            "text": _text(report.token, context.piece),
         }
+        if choice.task.tenant or context.shares_slots:
+            difference["cached_token"] = _public(report.cached_token)
+            difference["cached_text"] = _text(report.cached_token, context.piece)
     return {
         "cache_report": {
             "tier": report.tier.value,

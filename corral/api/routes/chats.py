@@ -15,6 +15,7 @@ from corral.api.openapi import answers, body_like, queries, query
 from corral.api.router import PathParameter, Router
 from corral.api.schema.answer import CHAT_REMOVED, CHAT_SAVED, CHATS, SAVED_CHAT
 from corral.api.state import state_of
+from corral.api.user_content import USER_CONTENT
 from corral.core.errors import InvalidRequest, NotSupported
 from corral.storage.chat_folder import Precondition, check_id
 from corral.storage.chat_store import ChatStore
@@ -55,7 +56,8 @@ async def chats(request: Request) -> Response:
 async def load(request: Request, id: _Id) -> Response:
     """A chat."""
     data = await _store(request).load(record_of(request).client, check_id(id))
-    return Response(data, media_type=JsonResponse.media_type, headers={"cache-control": "no-store"})
+    headers = {**USER_CONTENT, "cache-control": "no-store"}
+    return Response(data, media_type=JsonResponse.media_type, headers=headers)
 
 
 @router.put(

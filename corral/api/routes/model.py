@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from corral.api.body import JsonResponse
 from corral.api.model_directory import ModelDirectory
+from corral.api.model_kind import Kind, kind_of_info
 from corral.api.openapi import answers, queries, query
 from corral.api.router import PathParameter, Router
 from corral.api.schema.answer import MODEL, MODELS
@@ -31,14 +32,15 @@ async def models(request: Request) -> Response:
         return JsonResponse(await list_models(request, directory))
     name, info = state.model.name, state.engine.info
     data = [_render(state)]
-    return JsonResponse({"object": "list", "data": data, "models": [render_capabilities(name, info)]})
+    kind = kind_of_info(info) if info is not None else Kind.CHAT
+    return JsonResponse({"object": "list", "data": data, "models": [render_capabilities(name, kind, info)]})
 
 
 async def list_models(request: Request, directory: ModelDirectory) -> dict[str, Any]:
     """Render the list of a server that has many models, after `?reload=1` as it is then."""
     if request.query_params.get("reload", "").lower() in ("1", "true"):
         await directory.reload(request)
-    return {"object": "list", **directory.render(request)}
+    return {"object": "list", **await directory.render(request)}
 
 
 @router.get("/v1/models/{name:path}", responses=answers(MODEL, 404))
@@ -47,7 +49,7 @@ async def model(request: Request, name: Annotated[str, PathParameter("Name of th
     state = state_of(request)
     directory: ModelDirectory | None = request.app.state.models
     if directory is not None:
-        return JsonResponse(directory.render_one(request, name))
+        return JsonResponse(await directory.render_one(request, name))
     if name not in (state.model.name, *state.settings.server.aliases):
         raise NotFound(f"model '{name:.256}' not found")
     return JsonResponse(_render(state))
@@ -66,7 +68,7 @@ def render_meta(info: ModelInfo) -> dict[str, Any]:
     }
 
 
-def render_capabilities(name: str, info: ModelInfo | None) -> dict[str, Any]:
+def render_capabilities(name: str, kind: Kind, info: ModelInfo | None) -> dict[str, Any]:
     # compat: /v1/models: what else clients look for, in another server's shape, most of it empty.
     return {
         "name": name,
@@ -75,7 +77,7 @@ def render_capabilities(name: str, info: ModelInfo | None) -> dict[str, Any]:
         "tags": [""],
         "type": "model",
         "capabilities": [
-            "completion" if info is None or info.can_generate else "embedding",
+            kind.capability,
             *(["multimodal"] if info is not None and info.media else []),
         ],
         "details": {**dict.fromkeys(_EMPTY_DETAILS, ""), "families": [""], "format": "gguf"},
@@ -92,5 +94,6 @@ def _render(state: AppState) -> dict[str, Any]:
         "object": "model",
         "created": state.started_at,
         "owned_by": "llamacpp",
+        "kind": info and kind_of_info(info).value,
         "meta": info and render_meta(info),
     }

@@ -79,7 +79,7 @@ async def day(request: Request) -> Response:
     """The last 24 hours: minutes of a model, and what the key did with each model; for administrators, all
     keys."""
     history, reader = state_of(request).telemetry.day, record_of(request).client
-    visible = _visible_models(request)
+    visible = await _visible_models(request)
     models = [each for each in history.models if visible is None or each in visible]
     chosen = request.query_params.get("model") or next(iter(models), "")
     if chosen and chosen not in models:
@@ -98,10 +98,10 @@ async def day(request: Request) -> Response:
     )
 
 
-def _visible_models(request: Request) -> set[str] | None:
+async def _visible_models(request: Request) -> set[str] | None:
     """Return the models that a client may know of; None: all."""
     directory: ModelDirectory | None = request.app.state.models
-    return {row["id"] for row in directory.render(request)["data"]} if directory is not None else None
+    return {row["id"] for row in (await directory.render(request))["data"]} if directory is not None else None
 
 
 def _reader(request: Request) -> Client | None:

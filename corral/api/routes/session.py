@@ -78,11 +78,12 @@ class _SessionCall(SlotCall):
         body = await parse_body(self.request, SessionRequest, default={})
         if not body.file:
             return None
-        if self.storage.saves is None:
+        saves = self.saves
+        if saves is None:
             raise NotSupported(
                 "Field 'file': this server does not save files. Start it with `--slot-save-path`"
             )
-        return self.storage.saves, check_name(body.file, "file")
+        return saves, check_name(body.file, "file")
 
 
 async def _save(call: _SessionCall) -> Response:

@@ -78,8 +78,9 @@ async def _file(call: SlotCall) -> SlotFileRequest:
 async def _save(call: SlotCall) -> Response:
     wanted = await _file(call)
     name = wanted.filename
-    assert call.storage.saves is not None
-    with call.storage.saves.create(name) as file:
+    saves = call.saves
+    assert saves is not None
+    with saves.create(name) as file:
         report = await call.run(Verb.SAVE, file.fd, is_ggsq=wanted.format == "ggsq")
         await asyncio.to_thread(file.commit)
     return JsonResponse(
@@ -95,8 +96,9 @@ async def _save(call: SlotCall) -> Response:
 
 async def _restore(call: SlotCall) -> Response:
     name = (await _file(call)).filename
-    assert call.storage.saves is not None
-    report = await restore_file(call, call.storage.saves, name)
+    saves = call.saves
+    assert saves is not None
+    report = await restore_file(call, saves, name)
     return JsonResponse(
         {
             "id_slot": report.id_slot,

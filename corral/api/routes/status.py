@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral import BUILD_INFO
+from corral import __version__
 from corral.api.body import JsonResponse, parse_body
 from corral.api.error import render_error
 from corral.api.model import ChatSettings
@@ -23,6 +23,7 @@ from corral.api.state import AppState, state_of
 from corral.api.trust import is_anonymous
 from corral.chat.message import MEDIA_MARK
 from corral.core.errors import NotSupported, Unavailable
+from corral.core.libllama import BUILD_INFO
 from corral.core.media_item import MediaKind
 from corral.grammar.keyword import render_support
 from corral.link.lifecycle import EngineState
@@ -34,6 +35,7 @@ router = Router()
 
 _INCLUDE = query("include_slots", "Include the state of each slot.", type="string")
 _FAIL = query("fail_on_no_slot", "Answer 503 if no slot is idle.", type="string")
+_KEYWORDS = query("json_schema", "Include which keywords of JSON Schema are enforced.", type="string")
 _PROPS_BODY = body_like({"type": "object"}, required=False)
 _READY = shape(status="string")
 
@@ -81,12 +83,12 @@ async def slots(request: Request) -> Response:
     return await state.pools.run_text(lambda: JsonResponse(_render_slots(state)))
 
 
-@router.get("/props", responses=answers(PROPS))
+@router.get("/props", openapi_extra=queries(_KEYWORDS), responses=answers(PROPS))
 async def props(request: Request) -> Response:
     """Settings of the server and facts of the model."""
     state = state_of(request)
     model, server, system = state.model, state.settings.server, state.defaults.system_prompt
-    public = {
+    public: dict[str, Any] = {
         "default_generation_settings": {"n_ctx": model.info.n_ctx},
         "total_slots": model.info.n_slots,
         "model_alias": model.name,
@@ -99,8 +101,10 @@ async def props(request: Request) -> Response:
         "media_marker": MEDIA_MARK,
         "is_sleeping": state.engine.state is EngineState.SLEEPING,
         "build_info": BUILD_INFO,
-        "json_schema": render_support(),
+        "server_version": __version__,
     }
+    if "json_schema" in request.query_params:
+        public["json_schema"] = render_support()
     vocab = model.vocab
     if is_anonymous(request):  # nothing that is written in the options, and no path
         return JsonResponse(public)

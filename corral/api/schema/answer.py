@@ -16,7 +16,7 @@ _SLOT = shape(
     is_processing="boolean",
     prompt="string",
     params="object?",
-    next_token="array?",
+    next_token="object?",
 )
 SLOTS = list_of(_SLOT)
 PROPS = shape(
@@ -37,10 +37,18 @@ PROPS = shape(
     endpoint_tools="boolean?",
     is_sleeping="boolean",
     build_info="string",
-    json_schema="object",
+    server_version="string",
+    json_schema="object?",
 )
 
-MODEL = shape(id="string", object="string", created="integer", owned_by="string", meta="object|null")
+MODEL = shape(
+    id="string",
+    object="string",
+    created="integer",
+    owned_by="string",
+    kind="string|null",
+    meta="object|null",
+)
 MODELS = shape(object="string", data=list_of(MODEL), models="array")
 
 _TIMINGS = shape(prompt_n="integer", prompt_ms="number", predicted_n="integer", predicted_ms="number")

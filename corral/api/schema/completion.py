@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AliasChoices, ConfigDict, Field, model_validator
 
 from corral.api.schema.field import INT64_MAX, Flag, Real, Text, TokenList, Whole, bounds, limits, param
+from corral.api.schema.guided import GuidedFields
 from corral.api.schema.llama_server import LlamaServerFields
 from corral.api.schema.nested import ADAPTER_SCALE, MAX_BIASES, PROMPT, SYSTEM_PROMPT, Biases
 from corral.api.schema.parse import RequestModel
@@ -73,7 +74,7 @@ class SamplingFields(RequestModel):
     post_sampling_probs: Flag = param("post_sampling_probs")
 
 
-class GenerationFields(SamplingFields, LlamaServerFields):
+class GenerationFields(SamplingFields, LlamaServerFields, GuidedFields):
     """How long to generate, in which form, and what comes back."""
 
     echoes_prompt: ClassVar[bool] = False  # whether answers repeat it

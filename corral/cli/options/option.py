@@ -68,7 +68,7 @@ class Option:
     secret: bool = False
     shown: Any = None  # shown in place of the default
     path: PathUse | None = None
-    note: str = ""  # why an option without a target has no effect
+    note: str = ""  # why an option has no effect, or not all of it
     refusal: str = ""  # why it cannot be honoured
 
     def __post_init__(self) -> None:

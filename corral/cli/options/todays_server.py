@@ -189,7 +189,6 @@ SERVER = (
         _NO_TOOLS,
         negative=("--no-webui-mcp-proxy", "--no-ui-mcp-proxy"),
     ),
-    _refused(("--tools",), "built-in tools", _NO_TOOLS, "TOOL,..."),
     _refused(("--tools-runtime",), "where tools run", _NO_TOOLS, "OPTION"),
     _refused(("-ag", "--agent"), "run tools in the server", _NO_TOOLS, negative=("-no-ag", "--no-agent")),
     _noted(

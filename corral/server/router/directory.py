@@ -15,11 +15,11 @@ from corral.api.trust import is_anonymous
 from corral.core.catalog import CatalogModel
 from corral.core.client import Client
 from corral.core.errors import CorralError, InvalidRequest, NotFound, Unavailable
-from corral.core.media_item import MediaKind
 from corral.server.router.dispatch import client_of
 from corral.server.router.download import Downloads
 from corral.server.router.model import ModelState, ModelStore, ServedModel
 from corral.server.router.registry import Registry
+from corral.server.router.role import kind_of_model, look_at, media_of_model
 from corral.server.router.status import render_status
 
 MAX_WATCHERS = 32
@@ -48,19 +48,23 @@ class Directory:
         self._shown: dict[str, tuple[ModelState, float]] = {}
         registry.listeners.append(self._on_change)
 
-    def render(self, request: Request) -> dict[str, Any]:
+    async def render(self, request: Request) -> dict[str, Any]:
         visible = self._registry.visible(client_of(request.scope))
+        await asyncio.to_thread(look_at, visible)
         return {
             "data": [*(self._row(request, model) for model in visible), *self._downloads.rows()],
-            "models": [render_capabilities(model.name, model.info) for model in visible],
+            "models": [
+                render_capabilities(model.name, kind_of_model(model), model.info) for model in visible
+            ],
             "memory": {"limit": self._registry.host_bytes},
         }
 
-    def render_one(self, request: Request, name: str) -> dict[str, Any]:
+    async def render_one(self, request: Request, name: str) -> dict[str, Any]:
         try:
             model = self._registry.find(name, client_of(request.scope))
         except InvalidRequest as error:
             raise NotFound(error.message) from None
+        await asyncio.to_thread(look_at, [model])
         return self._row(request, model)
 
     async def load(self, request: Request, name: str) -> None:
@@ -148,8 +152,7 @@ class Directory:
 
     def _row(self, request: Request, model: ServedModel) -> dict[str, Any]:
         info, entry = model.info, model.entry
-        media = info.media if info is not None else []
-        inputs = [kind for kind in ("image", "audio") if MediaKind(kind) in media]
+        inputs = [kind.value for kind in media_of_model(model)]
         return {
             "id": model.name,
             "aliases": list(entry.aliases),
@@ -157,6 +160,7 @@ class Directory:
             "object": "model",
             "created": self._started_at,
             "owned_by": "llamacpp",
+            "kind": kind_of_model(model).value,
             "status": render_status(model, self._registry.place(model), tells_why=not is_anonymous(request)),
             "architecture": {"input_modalities": ["text", *inputs], "output_modalities": ["text"]},
             "source": entry.source,

@@ -22,7 +22,7 @@ from corral.server.request_name import (
     read_body,
 )
 from corral.server.router.model import ServedModel
-from corral.server.router.registry import Registry
+from corral.server.router.registry import Entry, Registry
 from corral.server.router.role import Role, choose, has_body, role_of
 from corral.server.router.waiting import WaitingStream, wants_progress
 from corral.telemetry.record import RequestRecord
@@ -81,34 +81,30 @@ class ModelDispatch:
                 model.touch()
             await model.front.app(scope, receive, send)
             return
-        autoload = self._autoloads(scope)
-        if model.is_up or not isinstance(receive, ReadBody):
-            await self._registry.enter(model, autoload)
-        elif await _wants_progress(receive, path):
-            await self._serve_waiting(model, scope, receive, send)
-            return
-        else:
-            await run_for_client(self._registry.enter(model, autoload), receive.rest)
-        await self._serve_ready(model, scope, receive, send)
-
-    async def _serve_ready(self, model: ServedModel, scope: Scope, receive: Receive, send: Send) -> None:
+        entry = self._registry.enter(model, self._autoloads(scope))
         try:
+            if entry.is_ready or not isinstance(receive, ReadBody):
+                await entry.ready()
+            elif await _wants_progress(receive, path):
+                send = await self._report_progress(entry, scope, receive, send)
+            else:
+                await run_for_client(entry.ready(), receive.rest)
             assert model.front is not None
             await model.front.app(scope, receive, send)
         finally:
-            self._registry.leave(model)
+            self._registry.leave(entry)
 
-    async def _serve_waiting(self, model: ServedModel, scope: Scope, receive: ReadBody, send: Send) -> None:
-        entering = self._registry.enter(model, self._autoloads(scope))
-        stream = WaitingStream(scope, send, self._registry, model)
+    async def _report_progress(self, entry: Entry, scope: Scope, receive: ReadBody, send: Send) -> Send:
+        """Stream how far the model is; return what sends the answer after that."""
+        stream = WaitingStream(scope, send, self._registry, entry)
         try:
-            await stream.wait(entering, receive.rest, self._server.sse_ping_s)
+            await stream.wait(receive.rest, self._server.sse_ping_s)
         except CorralError as error:
             if not stream.has_begun:
                 raise
             await stream.fail(error)
-            return
-        await self._serve_ready(model, scope, receive, stream.send)
+            raise ClientGone from None
+        return stream.send
 
     def _autoloads(self, scope: Scope) -> bool:
         if is_anonymous_in(scope):

@@ -1,7 +1,7 @@
 """One model of the catalog over all its loads: its engine, its front, and what it needs.
 
 An unloaded model keeps its front, and with it sessions, adapters and counts; only its engine and tokenizer
-processes are gone. `Registry` decides when.
+processes are gone. `Residency` decides when.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import enum
 import hashlib
 import logging
+import math
 import os
 import re
 import time
@@ -23,9 +24,10 @@ import msgspec
 import psutil
 from starlette.applications import Starlette
 
+from corral.api.background import cancel
 from corral.api.state import AppState
 from corral.core.catalog import CatalogModel
-from corral.core.errors import CorralError, EngineDied, InsufficientStorage
+from corral.core.errors import CorralError, EngineDied, InsufficientStorage, Unavailable
 from corral.core.result import Loading, ModelInfo, Planned, Stage
 from corral.core.settings import EngineSettings, Settings
 from corral.link.client import EngineClient
@@ -33,12 +35,14 @@ from corral.link.lifecycle import EngineState
 from corral.memory.plan import HOST, HOST_MARGIN
 from corral.server.errand import Errand, Tell
 from corral.server.front import Front
+from corral.server.router.residency import Phase, Residency, Stay
 from corral.telemetry.dispatcher import Telemetry
 
 Locate = Callable[[Settings, Tell], Settings]
 
 _log = logging.getLogger("corral")
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
+_STARTING = (EngineState.LOADING, EngineState.RESTARTING, EngineState.WAKING)
 
 
 class ModelState(str, enum.Enum):
@@ -63,16 +67,18 @@ class Failure:
         return max(0.0, self.retry_at - time.monotonic())
 
 
-class Admitter(Protocol):
+class Owner(Protocol):
     """The registry, as a model sees it."""
 
     def host_limit(self, model: ServedModel) -> int: ...
 
-    async def admit(self, model: ServedModel, planned: Planned) -> None: ...
+    def note_gpus(self, model: ServedModel, planned: Planned) -> None: ...
 
     def on_wake(self, model: ServedModel) -> None: ...
 
     def on_change(self, model: ServedModel) -> None: ...
+
+    def notify(self, model: ServedModel) -> None: ...
 
 
 class ModelStore(Protocol):
@@ -93,26 +99,25 @@ class Surroundings:
 
 
 class ServedModel:
-    """Mutable, on the event loop. An `EngineOwner` of its engine."""
+    """Mutable, on the event loop. An `EngineOwner` of its engine, and the `Effects` of its `Stay`."""
 
-    def __init__(self, entry: CatalogModel, registry: Admitter, around: Surroundings) -> None:
+    def __init__(
+        self, entry: CatalogModel, registry: Owner, residency: Residency, around: Surroundings
+    ) -> None:
         self.entry = entry
         self._registry = registry
+        self._residency = residency
         self._around = around
+        self.stay = Stay(entry.name, self, entry.is_pinned, entry.groups)
         self.front: Front | None = None
         self._engine: EngineClient | None = None
         self._is_open = False  # the front has the vocabulary
         self._early: Loading | None = None  # before there is an engine
-        self.needs: Mapping[str, int] = {}  # as planned last; empty: not yet known
-        self.is_granted = False  # memory is counted as used
-        self.is_draining = False  # new requests wait until it was unloaded
+        self._granted: asyncio.Future[None] | None = None  # it waits for memory
+        self._loading: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
         self.failure: Failure | None = None
-        self.n_requests = 0  # that are served
-        self.n_waiting = 0  # requests that wait until it is loaded
-        self.is_ordered = False  # it is loaded also if no request waits for it
-        self.used_at = 0.0
-        self.was_unloaded = False  # by a command or to make room, not because it was idle
-        self.loading_task: asyncio.Task[None] | None = None
+        self._was_idle = False  # when it was unloaded
 
     @property
     def name(self) -> str:
@@ -123,20 +128,27 @@ class ServedModel:
         return self._engine.info if self._engine is not None else None
 
     @property
+    def needs(self) -> Mapping[str, int]:
+        """The memory that it needs, as planned last; empty: not yet known."""
+        return self.stay.needs
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether its memory is counted as used."""
+        return self.stay.is_granted
+
+    @property
     def state(self) -> ModelState:
-        if self._engine is None or not self._is_open:
-            if self.loading_task is None:
-                return ModelState.FAILED if self.failure is not None else ModelState.UNLOADED
-            is_early = self._early is not None and self._early.stage is Stage.DOWNLOADING
-            return ModelState.DOWNLOADING if is_early else ModelState.LOADING
-        match self._engine.state:
-            case EngineState.FAILED:
-                return ModelState.FAILED
-            case EngineState.SLEEPING if self.loading_task is None:
-                return ModelState.UNLOADED if self.was_unloaded else ModelState.SLEEPING
-            case EngineState.READY:
-                return ModelState.LOADED
-        return ModelState.LOADING
+        match self.stay.phase:
+            case Phase.UP:
+                is_ready = self._engine is not None and self._engine.state is EngineState.READY
+                return ModelState.LOADED if is_ready else ModelState.LOADING
+            case Phase.OUT | Phase.LEAVING if not self.stay.waiting:
+                if self.failure is not None:
+                    return ModelState.FAILED
+                return ModelState.SLEEPING if self._was_idle else ModelState.UNLOADED
+        is_downloading = self._early is not None and self._early.stage is Stage.DOWNLOADING
+        return ModelState.DOWNLOADING if is_downloading else ModelState.LOADING
 
     @property
     def loading(self) -> Loading:
@@ -154,18 +166,12 @@ class ServedModel:
 
     @property
     def is_up(self) -> bool:
-        """Whether requests can be forwarded: there is an engine, or one that starts with permission."""
-        if self._engine is None or not self._is_open or not self.is_granted or self.is_draining:
-            return False
-        return self._engine.state not in (EngineState.SLEEPING, EngineState.FAILED)
+        """Whether a request would be let in now."""
+        return self.stay.phase is Phase.UP and self._residency.is_open(self.stay)
 
     @property
-    def is_busy(self) -> bool:
-        """Whether it has work, or is just starting to have some."""
-        if self.state in (ModelState.LOADING, ModelState.DOWNLOADING) or self.n_requests:
-            return True
-        is_wanted = self.n_waiting > 0 and not self.is_draining
-        return is_wanted or (self._engine is not None and self._engine.is_busy)
+    def is_working(self) -> bool:
+        return self._engine is not None and (self._engine.is_busy or self._engine.state in _STARTING)
 
     @property
     def used_bytes(self) -> int:
@@ -179,32 +185,91 @@ class ServedModel:
             return 0
 
     def touch(self) -> None:
-        self.used_at = time.monotonic()
+        self.stay.used_at = time.monotonic()
 
-    async def start(self) -> None:
-        """Load it for the first time, or again after a failure. Raises CorralError."""
+    def begin_load(self) -> None:
+        self._loading = asyncio.create_task(self._load())
+
+    def grant(self) -> None:
+        if self._granted is not None and not self._granted.done():
+            self._granted.set_result(None)
+
+    def refuse(self, error: CorralError) -> None:
+        if self._granted is not None and not self._granted.done():
+            self._granted.set_exception(error)
+
+    def begin_unload(self, was_idle: bool) -> None:
+        self._was_idle = was_idle
+        if self._loading is not None:
+            self._loading.cancel()
+        elif self._engine is not None:
+            self._engine.lifecycle.begin_unload()
+        self._leaving = asyncio.create_task(self._leave())
+
+    def on_phase(self) -> None:
+        self._registry.notify(self)
+
+    async def _load(self) -> None:
         try:
-            await self._try_to_start()
+            await self._bring_up()
         except CorralError as error:
-            if not isinstance(error, InsufficientStorage):
-                self._fail(error)
-            raise
-        self.failure = None
-        self.was_unloaded = False
+            fields = {"model": self.name, "reason": error.message}
+            _log.warning("model %(model)s cannot be loaded: %(reason)s", fields)
+            await self._close()
+            self._fail(error)
+        except Exception as error:
+            _log.exception("unexpected error while a model is loaded")
+            await self._close()
+            self._fail(CorralError(repr(error)))
+        else:
+            self._loading, self.failure = None, None
+            self._residency.on_up(self.stay)
 
-    async def _try_to_start(self) -> None:
+    async def _bring_up(self) -> None:
+        engine = self._engine
+        if engine is not None and self._is_open and engine.state is not EngineState.FAILED:
+            await self._wait_for_memory(self.needs)
+            engine.lifecycle.load_again()
+        else:
+            engine = await self._try_to_start()
+            engine.lifecycle.check_up()
+
+    async def _leave(self) -> None:
+        if self._loading is not None:
+            await asyncio.wait({self._loading})
+            self._loading = None
+            if not self._is_open:
+                await self._close()
+        elif self._engine is not None:
+            await self._engine.lifecycle.wait_unloaded()
+            _log.info("model %(model)s is unloaded until its next request", {"model": self.name})
+        if self.front is not None:
+            self.front.rest()
+        self._leaving = None
+        self._residency.on_gone(self.stay)
+
+    async def _wait_for_memory(self, needs: Mapping[str, int]) -> None:
+        self._granted = asyncio.get_running_loop().create_future()
+        self._residency.plan(self.stay, needs)
+        try:
+            await self._granted
+        except asyncio.CancelledError:
+            self._residency.forget_plan(self.stay)
+            raise
+
+    async def _try_to_start(self) -> EngineClient:
         """Start it, again if its process dies without saying why, but not for ever."""
         for n_left in range(self.entry.settings.server.engine_restarts, -1, -1):
-            await self.close()
+            await self._close()
             try:
-                await self._start()
-                return
+                return await self._start()
             except BaseException as error:
-                await self.close()
+                await self._close()
                 if not n_left or not isinstance(error, EngineDied):
                     raise
+        raise AssertionError
 
-    async def _start(self) -> None:
+    async def _start(self) -> EngineClient:
         loop = asyncio.get_running_loop()
 
         def note(loading: Loading) -> None:
@@ -237,34 +302,7 @@ class ServedModel:
                     task.cancel()
         await front.open(info, vocab, settings.engine.model)
         self._is_open = True
-
-    async def unload(self) -> None:
-        """Unload the engine and free its memory; the caller has checked that it is idle."""
-        assert self._engine is not None
-        self.was_unloaded = True
-        await self._engine.lifecycle.unload()
-        self.release()
-        _log.info("model %(model)s is unloaded until its next request", {"model": self.name})
-
-    def release(self) -> None:
-        """Count its memory as free: its process is gone."""
-        self.is_granted = False
-        if self.front is not None:
-            self.front.rest()
-
-    async def settle(self) -> None:
-        """Wait until an engine that is being unloaded is gone."""
-        if self._engine is not None:
-            await self._engine.lifecycle.wait_unloaded()
-
-    def load_again(self) -> None:
-        assert self._engine is not None
-        self.was_unloaded = False
-        self._engine.lifecycle.load_again()
-
-    @property
-    def is_unloaded(self) -> bool:
-        return self._engine is not None and self._engine.lifecycle.is_unloaded
+        return engine
 
     def dismiss(self) -> None:
         """Fail all its running tasks."""
@@ -272,7 +310,14 @@ class ServedModel:
             self._engine.lifecycle.dismiss()
 
     async def close(self) -> None:
-        """End its processes."""
+        """End its processes, and whatever was begun."""
+        for task in (self._loading, self._leaving):
+            if task is not None:
+                await cancel(task)
+        self._loading = self._leaving = None
+        await self._close()
+
+    async def _close(self) -> None:
         engine, front = self._engine, self.front
         if engine is not None:
             await engine.lifecycle.close()
@@ -280,27 +325,32 @@ class ServedModel:
             front.monitor.close()
             await front.close()
         self._engine, self.front, self._is_open, self._early = None, None, False, None
-        self.is_granted = False
 
     async def admit(self, planned: Planned) -> None:
-        self.needs = full_needs(planned.needs, self.entry.settings)
-        await self._registry.admit(self, planned)
+        self._registry.note_gpus(self, planned)
+        await self._wait_for_memory(full_needs(planned.needs, self.entry.settings))
 
     def on_wake(self) -> None:
         self._registry.on_wake(self)
 
+    def on_idle(self) -> None:
+        self._residency.on_idle(self.stay)
+
     def on_change(self) -> None:
+        engine = self._engine
+        if self.stay.phase is Phase.UP and engine is not None and engine.state is EngineState.FAILED:
+            self._fail(CorralError(f"the engine is down: {engine.down_because}"))
         self._registry.on_change(self)
 
-    def fail_engine(self) -> None:
-        """Record that the engine was lost for good."""
-        if self._engine is not None:
-            self._fail(CorralError(f"the engine is down: {self._engine.down_because}"))
-
     def _fail(self, error: CorralError) -> None:
-        n = (self.failure.n if self.failure is not None else 0) + 1
-        delay_s = min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2.0 ** (n - 1))
-        self.failure = Failure(error, time.monotonic() + delay_s, n)
+        """Record that it could not be loaded, or that its engine was lost for good."""
+        self._loading = None
+        if not isinstance(error, InsufficientStorage):
+            n = (self.failure.n if self.failure is not None else 0) + 1
+            delay_s = min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2.0 ** (n - 1))
+            self.failure = Failure(error, time.monotonic() + delay_s, n)
+            error = failed(self, error)
+        self._residency.on_failed(self.stay, error)
 
     def _find_files(self, tell: Tell) -> Settings:
         settings = self._around.locate(self.entry.settings, tell)
@@ -329,6 +379,13 @@ class ServedModel:
     async def _read_vocabulary(front: Front, engine: EngineClient) -> Any:
         path = await engine.lifecycle.opened()
         return await asyncio.to_thread(front.read_vocabulary, path)
+
+
+def failed(model: ServedModel, reason: CorralError) -> CorralError:
+    """Return the error for requests to a model that has just failed to load."""
+    wait_s = math.ceil(model.failure.retry_after_s) if model.failure is not None else None
+    message = f"model '{model.name}' failed to load: {reason.message}"
+    return Unavailable(message, retry_after_s=wait_s, **reason.details)
 
 
 def full_needs(planned: Mapping[str, int], settings: Settings) -> dict[str, int]:

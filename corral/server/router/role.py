@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
+from corral.api.model_kind import Kind
 from corral.core.catalog import CatalogModel
 from corral.core.errors import CorralError, InvalidRequest
+from corral.core.media_item import MediaKind
 from corral.core.pooling import Pooling
 from corral.core.result import ModelInfo
 from corral.gguf.preflight import read_header
 from corral.server.router.model import ServedModel
 
 _RANK = 4  # llama.cpp's number of this pooling
+_ENCODERS = ("t5encoder", "gemma-embedding")  # whose files need not say so
 
 
 class Role(enum.Enum):
@@ -82,7 +87,30 @@ def choose(role: Role, models: Sequence[ServedModel]) -> ServedModel:
 
 
 def role_of_model(model: ServedModel) -> Role:
-    return _loaded_role(model.info) if model.info is not None else _file_role(model.entry)
+    return _loaded_role(model.info) if model.info is not None else _look(model.entry).role
+
+
+def kind_of_model(model: ServedModel) -> Kind:
+    """Return what a model is for, without loading it."""
+    return _look(model.entry).kind
+
+
+def media_of_model(model: ServedModel) -> list[MediaKind]:
+    """Return what a model takes besides text, without loading it."""
+    if model.info is not None:
+        return [kind for kind in MediaKind if kind in model.info.media]
+    path = model.entry.settings.engine.mmproj
+    try:
+        return list(_media_of(path, os.stat(path).st_mtime_ns)) if path else []
+    except OSError:
+        return []  # not downloaded yet
+
+
+def look_at(models: Sequence[ServedModel]) -> None:
+    """Read the headers of files, so that the functions above do not block; call in a thread."""
+    for model in models:
+        kind_of_model(model)
+        media_of_model(model)
 
 
 def _loaded_role(info: ModelInfo) -> Role:
@@ -91,24 +119,52 @@ def _loaded_role(info: ModelInfo) -> Role:
     return Role.RANK if info.encoder.pooling is Pooling.RANK else Role.EMBED
 
 
-def _file_role(entry: CatalogModel) -> Role:
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What options or a file's header say."""
+
+    role: Role
+    kind: Kind
+
+
+_CHAT = _Look(Role.GENERATE, Kind.CHAT)
+_EMBEDS = _Look(Role.EMBED, Kind.EMBEDDING)
+_RANKS = _Look(Role.RANK, Kind.RERANKER)
+
+
+def _look(entry: CatalogModel) -> _Look:
     engine = entry.settings.engine
     if engine.reranking or engine.pooling == Pooling.RANK.value:
-        return Role.RANK
+        return _RANKS
     if engine.embedding:
-        return Role.EMBED
-    return _header_role(engine.model) if engine.model else Role.GENERATE
+        return _EMBEDS
+    try:
+        return _look_into(engine.model, os.stat(engine.model).st_mtime_ns)
+    except OSError:
+        return _CHAT  # not downloaded yet
 
 
 @lru_cache(1024)
-def _header_role(path: str) -> Role:
+def _look_into(path: str, _changed_at: int) -> _Look:
     try:
         header = read_header(path)
-    except (CorralError, OSError):
-        return Role.GENERATE
+    except CorralError:
+        return _CHAT
     prefix = header.architecture
     pooling = header.metadata.get(f"{prefix}.pooling_type", 0)
-    is_causal = header.metadata.get(f"{prefix}.attention.causal", True)
     if pooling == _RANK:
-        return Role.RANK
-    return Role.GENERATE if is_causal and prefix != "t5encoder" else Role.EMBED
+        return _RANKS
+    if prefix in _ENCODERS or not header.metadata.get(f"{prefix}.attention.causal", True):
+        return _EMBEDS
+    # A decoder that was trained for embeddings could generate, but nobody wants to read it.
+    return _Look(Role.GENERATE, Kind.EMBEDDING) if pooling else _CHAT
+
+
+@lru_cache(1024)
+def _media_of(path: str, _changed_at: int) -> tuple[MediaKind, ...]:
+    try:
+        metadata = read_header(path).metadata
+    except CorralError:
+        return ()
+    keys = {MediaKind.IMAGE: "clip.has_vision_encoder", MediaKind.AUDIO: "clip.has_audio_encoder"}
+    return tuple(kind for kind, key in keys.items() if metadata.get(key))

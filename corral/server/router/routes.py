@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral import BUILD_INFO
+from corral import __version__
 from corral.api.body import JsonResponse, parse_body
 from corral.api.dialects.messages.error import VERSION_HEADER
 from corral.api.dialects.messages.model_list import render_model as render_messages_model
@@ -20,10 +21,12 @@ from corral.api.routes.model import list_models
 from corral.api.state import AppState, state_of
 from corral.api.trust import is_anonymous
 from corral.core.errors import NotFound, NotSupported
+from corral.core.libllama import BUILD_INFO
 from corral.gguf.preflight import read_header
 from corral.server.router.dispatch import client_of
 from corral.server.router.model import ModelState, ServedModel
 from corral.server.router.registry import Registry
+from corral.server.router.role import kind_of_model
 
 router = Router()
 
@@ -54,6 +57,7 @@ async def props(request: Request) -> Response:
         "default_generation_settings": {},
         "modalities": {"vision": False, "audio": False},
         "build_info": BUILD_INFO,
+        "server_version": __version__,
     }
     if is_anonymous(request):
         return JsonResponse(public)
@@ -89,7 +93,7 @@ async def models(request: Request) -> Response:
 @router.get("/v1/models/{name:path}", include_in_schema=False)
 async def model(request: Request, name: str) -> Response:
     """One model by its name."""
-    row = request.app.state.models.render_one(request, name)
+    row = await request.app.state.models.render_one(request, name)
     if VERSION_HEADER.decode() not in request.headers:
         return JsonResponse(row)
     return JsonResponse(_messages_model(request, _registry(request).models[row["id"]]))
@@ -131,7 +135,7 @@ async def show(request: Request) -> Response:
             "template": str(header.metadata.get("tokenizer.chat_template", "")),
             "details": _details(family),
             "model_info": {"general.architecture": family, **numbers},
-            "capabilities": ["completion"],
+            "capabilities": [(await asyncio.to_thread(kind_of_model, found)).capability],
         }
     )
 
@@ -153,6 +157,11 @@ async def _ollama_process(state: AppState, request: Request) -> dict[str, Any]:
 
 
 async def _ollama_model(model: ServedModel, request: Request) -> dict[str, Any]:
+    kind = await asyncio.to_thread(kind_of_model, model)
+    return {**await _ollama_row(model, request), "capabilities": [kind.capability]}
+
+
+async def _ollama_row(model: ServedModel, request: Request) -> dict[str, Any]:
     if model.is_open and model.front is not None:
         state = model.front.state
         digest = await state.file_digest.read(state.model.path)

@@ -21,6 +21,7 @@ from corral.server.hosts import HostControl, allowed_names
 from corral.server.http_server import HttpServer
 from corral.server.listen import Listener, open_listener
 from corral.server.peers import guard_peers, warn_without_key
+from corral.server.prefix import under_prefix
 from corral.server.router.directory import Directory
 from corral.server.router.dispatch import ModelDispatch, ModelObserver
 from corral.server.router.hub import create_hub
@@ -72,7 +73,8 @@ class _Life:
         n_parallel = max((entry.settings.engine.n_parallel for entry in catalog), default=1)
         self._hub = hub = create_hub(settings, self._make_dispatch, n_parallel)
         guarded = HostControl(hub, allowed_names(server, listener.reach))
-        known = guard_peers(Cors(guarded, cors_policy(server)), server, listener.reach)
+        prefixed = under_prefix(guarded, server.api_prefix)
+        known = guard_peers(Cors(prefixed, cors_policy(server)), server, listener.reach)
         observers = [AccessLog(), *hub.state.observers, ModelObserver()]
         self._drain = Drain(server.timeout_s, self._dismiss)
         self._server = HttpServer(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
@@ -20,7 +20,7 @@ from corral.api.streamed_response import UNBUFFERED
 from corral.core.errors import CorralError
 from corral.server.request_name import has_flag
 from corral.server.router.model import ModelState, ServedModel
-from corral.server.router.registry import Registry
+from corral.server.router.registry import Entry, Registry
 from corral.server.router.status import render_status
 
 _CHAT = ("/v1/chat/completions", "/chat/completions")
@@ -40,18 +40,19 @@ def wants_progress(path: str, body: bytes) -> bool:
 class WaitingStream:
     """Mutable: the stream of one request, of which `send` gets the answer of the model's application."""
 
-    def __init__(self, scope: Scope, send: Send, registry: Registry, model: ServedModel) -> None:
+    def __init__(self, scope: Scope, send: Send, registry: Registry, entry: Entry) -> None:
         self._scope = scope
         self._send = send
         self._registry = registry
-        self._model = model
+        self._entry = entry
+        self._model = entry.model
         self._has_begun = False
         self._error: list[bytes] | None = None  # pieces of an answer that is none
 
-    async def wait(self, entering: Coroutine[Any, Any, None], receive: Receive, ping_s: float) -> None:
+    async def wait(self, receive: Receive, ping_s: float) -> None:
         """Send the states of the model until it is ready. Raises CorralError before the first of them, and
         ClientGone."""
-        await run_for_client(self._report(asyncio.ensure_future(entering), ping_s), receive)
+        await run_for_client(self._report(ping_s), receive)
 
     async def fail(self, error: CorralError) -> None:
         """End the stream with an error."""
@@ -75,36 +76,25 @@ class WaitingStream:
             if not message.get("more_body", False):
                 await self._put(b"data: " + b"".join(self._error) + b"\n\n", more=False)
 
-    async def _report(self, entering: asyncio.Future[None], ping_s: float) -> None:
+    async def _report(self, ping_s: float) -> None:
         changed = asyncio.Event()
         changed.set()  # what fails at once has failed by now
         with _listening(self._registry, lambda _: changed.set()):
-            entering.add_done_callback(lambda _: changed.set())
-            try:
-                await self._follow(entering, changed, ping_s)
-            except BaseException:
-                entering.cancel()
-                await asyncio.wait({entering})
-                if not entering.cancelled() and entering.exception() is None:
-                    self._registry.leave(self._model)
-                raise
-        entering.result()
+            shown: Any = None
+            while self._is_waiting:
+                in_time = await _wait(changed, ping_s)
+                changed.clear()
+                now = self._place, self._model.state, self._model.loading.stage, self._step
+                if self._is_waiting and (now != shown or not in_time):
+                    shown = now
+                    await self._tell()
+        await self._entry.ready()
 
-    async def _follow(self, entering: asyncio.Future[None], changed: asyncio.Event, ping_s: float) -> None:
-        shown: Any = None
-        while self._is_waiting(entering):
-            in_time = await _wait(changed, ping_s)
-            changed.clear()
-            now = self._place, self._model.state, self._model.loading.stage, self._step
-            if self._is_waiting(entering) and (now != shown or not in_time):
-                shown = now
-                await self._tell()
-
-    def _is_waiting(self, entering: asyncio.Future[None]) -> bool:
+    @property
+    def _is_waiting(self) -> bool:
         """Whether the engine does not run yet: a model that was loaded before takes requests earlier."""
-        if not entering.done():
-            return True
-        return entering.exception() is None and self._model.state is ModelState.LOADING
+        is_starting = self._model.state is ModelState.LOADING and not self._entry.is_refused
+        return is_starting or not self._entry.is_ready
 
     async def _tell(self) -> None:
         if not self._has_begun:

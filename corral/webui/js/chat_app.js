@@ -71,12 +71,9 @@ export class ChatApp {
   async connect() {
     try {
       const props = await ask("/props");
-      if (props.role === "router" && "ui" in props) return await this.#meetModels();
+      if (props.role === "router" && "ui" in props) return await this.#meetModels(props);
       if (!props.default_generation_settings?.params) return this.set({ server: "locked" });
-      const isNew = await this.chats.openStore(props);
-      this.set({ props, defaults: defaultsOf(props) });
-      if (isNew) await this.chats.begin();
-      this.set({ server: "ready", reason: "" });
+      await this.meet(props);
     } catch (error) {
       if (error.status === undefined) throw error;
       if (error.wantsKey) return this.set({ server: "locked" });
@@ -86,11 +83,19 @@ export class ChatApp {
     }
   }
 
+  /** Begins or goes on with these properties of the server. */
+  async meet(props) {
+    const isNew = await this.chats.openStore(props);
+    this.set({ props, defaults: defaultsOf(props) });
+    if (isNew) await this.chats.begin();
+    this.set({ server: "ready", reason: "" });
+  }
+
   /** Where the server has several models: `many` knows them, and which one is used. */
-  async #meetModels() {
+  async #meetModels(props) {
     const { ManyModels } = await import("./many_models.js");
     this.many ??= new ManyModels(this, (changes) => this.set(changes));
-    if (!(await this.many.begin())) this.#connectLater();
+    if (!(await this.many.begin(props))) this.#connectLater();
   }
 
   /** Notes that the server is away, and looks for it again. */

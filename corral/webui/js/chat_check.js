@@ -1,8 +1,9 @@
-// Validates chats from files. Only known fields are copied, each with its type. Errors name the chat and the field.
+// Validates chats from files and from the server. Only known fields are copied, each with its type. Errors name the chat and the field.
 
 import { t } from "./more_text.js";
 
 const ID = /^[0-9a-f]{32}$/;
+const MESSAGE_ID = /^[0-9A-Za-z-]{1,64}$/;
 const AUDIO = /^data:audio\/(?:wav|mp3|flac|ogg);base64,[A-Za-z0-9+/=]*$/;
 const IMAGE = /^data:image\/[\w.+-]{1,64}[;,]/i;
 const ROLES = ["user", "assistant", "tool"];
@@ -32,11 +33,21 @@ export function checkedChat(value) {
   };
 }
 
+/** Returns a chat of the server, with what only chats in a store have. Throws Error. */
+export function storedChat(value) {
+  const { revision, toolsOn } = object(value, "chat");
+  const tools = toolsOn ? { toolsOn: list(toolsOn, "toolsOn").map((each) => text(each, "toolsOn")) } : {};
+  return { ...checkedChat(value), ...tools, revision: text(revision, "revision") };
+}
+
 function checkedMessages(given) {
   const ids = Object.keys(given);
   if (ids.length > MAX_MESSAGES) throw new Error(t("check.nMessages", { n: MAX_MESSAGES }));
   const messages = {};
-  for (const id of ids) messages[checkedId(id, "messages")] = checkedMessage(object(given[id], "messages"), id);
+  for (const id of ids) {
+    if (!MESSAGE_ID.test(id)) throw new Error(t("check.messageId"));
+    messages[id] = checkedMessage(object(given[id], "messages"), id);
+  }
   for (const { parent } of Object.values(messages)) {
     if (parent !== null && !Object.hasOwn(messages, parent)) throw new Error(t("check.parent"));
   }
@@ -75,6 +86,7 @@ const OPTIONAL = {
   remedies: (value, name) => list(value, name).map((each) => text(each, name)),
   finish: text,
   start: time,
+  stream: (value, name) => stream(object(value, name), name),
   timings: (value, name) => plain(object(value, name), name),
   usage: (value, name) => plain(object(value, name), name),
   tokens: (value, name) => plain(list(value, name), name),
@@ -82,6 +94,10 @@ const OPTIONAL = {
 
 function toolCall({ id, name, arguments: given }, field) {
   return { id: text(id, field), name: text(name, field), arguments: text(given, field) };
+}
+
+function stream({ id, index, start = 0 }, field) {
+  return { id: text(id, field), index: time(index, field), start: time(start, field) };
 }
 
 /** Checks that the messages form trees. */

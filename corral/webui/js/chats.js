@@ -112,8 +112,14 @@ export class Chats {
 
   async open(id) {
     const { running, props } = this.#app.state;
-    const chat = await this.load(id);
-    if (chat) {
+    const chat = await this.load(id).catch((error) => {
+      if (error.status !== undefined) throw error; // no answer, or one that says why
+      return error;
+    });
+    if (chat instanceof Error) {
+      this.#app.tell(t("app.chatInvalid", { reason: chat.message }), "bad");
+      this.create();
+    } else if (chat) {
       const left = running[id] || !props?.durable ? [] : await leftovers(chat);
       this.#show(this.#app.state.running[id] ? chat : await withoutLeftovers(chat, left));
       for (const name of new Set(left.map(({ stream }) => stream.id))) {

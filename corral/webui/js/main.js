@@ -1,3 +1,4 @@
+import "./policy.js";
 import { html, render } from "./html.js";
 import { ChatApp } from "./chat_app.js";
 import { applyTheme } from "./theme.js";
@@ -11,6 +12,6 @@ render(html`<${App} app=${app} />`, document.getElementById("page"));
 const unwatch = app.subscribe(({ server, props }) => {
   if (server !== "ready") return;
   unwatch();
-  import("./offline_shell.js").then(({ keepShell }) => keepShell(props.build_info)).catch(() => {}); // then it needs the server
+  import("./offline_shell.js").then(({ keepShell }) => keepShell(props.server_version)).catch(() => {}); // then it needs the server
 });
 app.connect();

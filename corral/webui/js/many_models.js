@@ -7,9 +7,19 @@ import { t } from "./more_text.js";
 
 const LOOK_MS = 300; // between two looks at a model that is loading
 
+/** Whether a row of `/v1/models` is a model to talk to. */
+export function isForChat({ kind, status }) {
+  return status.value !== "downloading" && kind === "chat";
+}
+
+function isUp(status) {
+  return ["loaded", "sleeping"].includes(status.value);
+}
+
 export class ManyModels {
   #app;
   #set;
+  #props = {}; // of the server
 
   /** `set` changes the state of the page. */
   constructor(app, set) {
@@ -17,14 +27,28 @@ export class ManyModels {
     this.#set = set;
   }
 
-  /** Chooses the model that was last used here, or one that is loaded. Returns whether there is one. */
-  async begin() {
-    const models = (await this.refresh()).filter(({ status }) => status.value !== "downloading");
-    const found = models.find(({ id }) => id === lastModel()) ?? models.find(({ status }) => status.value === "loaded");
+  /** Chooses the model that was last used here, or one that is loaded. Returns whether there is one. A visit loads nothing:
+   * until the model is needed, the page has the properties of the server for it. */
+  async begin(props) {
+    const models = (await this.refresh()).filter(isForChat);
+    const found = models.find(({ id }) => id === lastModel()) ?? models.find(({ status }) => isUp(status));
     const chosen = found ?? models[0];
-    if (chosen) await this.use(chosen.id);
+    this.#props = props;
+    if (chosen) await this.#choose(chosen);
     else this.#set({ server: "loading", reason: t("models.none") });
     return Boolean(chosen);
+  }
+
+  async #choose({ id, status, architecture: { input_modalities: inputs } }) {
+    if (isUp(status)) return this.use(id);
+    setModel(id);
+    const modalities = { vision: inputs.includes("image"), audio: inputs.includes("audio") };
+    return this.#app.meet({ ...this.#props, model_alias: id, modalities });
+  }
+
+  /** Loads the chosen model if the page has not met it yet. */
+  async ready() {
+    if (this.#app.state.props?.role === "router") await this.use(lastModel());
   }
 
   async refresh() {
@@ -38,7 +62,7 @@ export class ManyModels {
     setModel(name);
     for (let isAsked = false; ; isAsked = true) {
       const status = (await this.refresh()).find(({ id }) => id === name)?.status ?? {};
-      if (["loaded", "sleeping"].includes(status.value) || name !== lastModel()) break;
+      if (isUp(status) || name !== lastModel()) break;
       if (isAsked && status.failed) return this.#set({ server: "down", reason: status.reason });
       if (!isAsked) await this.load(name);
       this.#set({ server: "loading", reason: `${name}: ${stateText(status)}` });
@@ -50,8 +74,8 @@ export class ManyModels {
   /** Goes back to the model that wrote the last answer of a chat. */
   recall(chat) {
     const name = pathOf(chat).findLast(({ model }) => model)?.model;
-    const isThere = this.#app.state.models.some(({ id }) => id === name);
-    if (isThere && name !== lastModel()) this.use(name);
+    const found = this.#app.state.models.find(({ id }) => id === name);
+    if (found && name !== lastModel()) this.#choose(found);
   }
 
   load(name) {

@@ -25,9 +25,11 @@ class RemoteStore {
     return text ? ask(`/chats?search=${encodeURIComponent(text)}`) : this.list();
   }
 
+  /** Returns a chat as valid as those of files; null if there is none. Throws Error. */
   async load(id) {
+    const { storedChat } = await import("./chat_check.js"); // not needed for a list
     try {
-      return await ask(address(id), { cache: "no-store" });
+      return storedChat(await ask(address(id), { cache: "no-store" }));
     } catch (error) {
       if (error.status === 404) return null;
       throw error;

@@ -149,12 +149,10 @@ export class Writer {
     const controller = this.#start(id);
     const release = await claim(id);
     const chat = this.#app.chats.get(id);
-    const isDurable = Boolean(this.#app.state.props?.durable);
     const begun = messageIds.map((each) => (isOld ? chat.messages[each] : startOf(chat.messages[each])));
     this.#app.chats.change(id, (each) => tree.changeMessages(each, begun), true);
     const path = tree.ancestry(chat, begun[0].parent);
     const options = {
-      isDurable,
       signal: controller.signal,
       onProgress: (news) => this.#setRunning(id, news),
       onAnswer: (answer) => messageIds.forEach((each) => this.#app.live.set(each, answer)),
@@ -164,6 +162,8 @@ export class Writer {
     let end = { state: "done" };
     let toolbox = null;
     try {
+      await this.#app.many?.ready();
+      options.isDurable = Boolean(this.#app.state.props?.durable);
       if (this.#app.tools.isUsed(chat)) toolbox = await this.#app.tools.box();
       if (toolbox) options.tools = toolbox.definitions(chat);
       for await (const messages of frames(generate(path, begun, options))) {

@@ -20,7 +20,7 @@ _MESSAGES = [
 ]
 
 
-_RENDERER = Renderer()
+_RENDERER = Renderer(10.0)
 
 
 def parse(data: bytes) -> None:

@@ -147,7 +147,7 @@ class MessagesRenderer:
         return {"diagnostics": render_diagnostics(self.diagnosis, choice.n_cached)}
 
     def _remarks(self, choice: Choice) -> dict[str, Any]:
-        remarks: dict[str, Any] = render_cache_report(choice, self._context.piece)
+        remarks: dict[str, Any] = render_cache_report(choice, self._context)
         if remarks and self._parsed.is_masked:
             remarks["cache_report"]["masked"] = [BILLING_HEADER]
         warnings = render_warnings([*self._warnings, *self._content.warnings])

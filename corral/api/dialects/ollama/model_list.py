@@ -7,18 +7,13 @@ from typing import Any
 
 from corral.api.dialects.timestamp import timestamp
 from corral.api.model import ModelFacts
+from corral.api.model_kind import kind_of_info
 from corral.chat.chat_format import ChatFormat
-from corral.core.errors import NotFound
 from corral.core.media_item import MediaKind
 from corral.core.result import ModelInfo
 
-_TAG = ":latest"
+_NOT_IN_PS = ("modified_at", "capabilities")
 _FOREVER = "9999-12-31T23:59:59Z"
-
-
-def require_model(name: str, model: ModelFacts) -> None:
-    if name.removesuffix(_TAG) != model.name.removesuffix(_TAG):
-        raise NotFound(f"model '{name:.256}' not found: this server has '{model.name}'")
 
 
 def render_model(model: ModelFacts, started_at: int, digest: str) -> dict[str, Any]:
@@ -30,6 +25,7 @@ def render_model(model: ModelFacts, started_at: int, digest: str) -> dict[str, A
         "size": info.n_bytes,
         "digest": digest,
         "details": _details(info),
+        "capabilities": [kind_of_info(info).capability],
     }
 
 
@@ -39,7 +35,7 @@ def render_process(
     """Render the model in memory for `/api/ps`."""
     info = model.info
     expires_at = _FOREVER if unloads_in_s is None else timestamp(time.time() + unloads_in_s)
-    listed = {k: v for k, v in render_model(model, started_at, digest).items() if k != "modified_at"}
+    listed = {k: v for k, v in render_model(model, started_at, digest).items() if k not in _NOT_IN_PS}
     return {**listed, "expires_at": expires_at, "size_vram": 0, "context_length": info.n_ctx}
 
 

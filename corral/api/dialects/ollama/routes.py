@@ -46,6 +46,7 @@ from corral.core.key_role import Permission
 from corral.link.lifecycle import EngineState
 
 _EUCLIDEAN = 2
+_VERSION = "0.13.4"  # of ollama: it has all that is here, and Codex takes no older one
 FieldsT = TypeVar("FieldsT", bound=schema.ModelFields)
 AnswerT = TypeVar("AnswerT", bound=schema.AnswerFields)
 
@@ -147,8 +148,8 @@ async def processes(request: Request) -> Response:
 
 @router.get("/api/version", responses=answers(schema.VERSION))
 async def version(_request: Request) -> Response:
-    """The server's version."""
-    return JsonResponse({"version": __version__})
+    """The version of ollama whose API this is, and the server's own."""
+    return JsonResponse({"version": _VERSION, "corral_version": __version__})
 
 
 @router.post(
@@ -157,8 +158,7 @@ async def version(_request: Request) -> Response:
 async def show(request: Request) -> Response:
     """What is known of the model, in ollama's shape."""
     state = state_of(request)
-    body = await parse_body(request, schema.OllamaShowRequest)
-    model_list.require_model(body.model or body.name, state.model)
+    await parse_body(request, schema.OllamaShowRequest)  # compat: /api/chat: one model has any name
     fim = state.model.vocab.fim
     can_infill = None not in (fim.pre, fim.suf, fim.mid)
     digest = await state.file_digest.read(state.model.path)
@@ -171,9 +171,8 @@ async def show(request: Request) -> Response:
     responses=answers(schema.STATUS, 404, also=[MEDIA_TYPE]),
 )
 async def pull(request: Request) -> Response:
-    """Success, if it is the model that is loaded."""
+    """Success: the model that answers to any name is loaded."""
     body = await parse_body(request, schema.OllamaPullRequest)
-    model_list.require_model(body.model or body.name, state_of(request).model)
     return _respond_once({"status": "success"}, body.stream)
 
 

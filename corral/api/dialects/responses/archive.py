@@ -33,8 +33,9 @@ class Archive:
             weakref.WeakValueDictionary()
         )
 
-    def keep(self, client: Client, stored: StoredResponse) -> None:
-        self._store.put(client, stored.response["id"], stored.encode())
+    def keep(self, client: Client, stored: StoredResponse) -> str:
+        """Return why it will not survive this server, or ""."""
+        return self._store.put(client, stored.response["id"], stored.encode())
 
     async def load(self, client: Client, id: str) -> StoredResponse:
         data = await self._store.load(client, id) if is_id(id, RESPONSE) else None

@@ -35,12 +35,14 @@ class Exchange:
     items: Placed
     conversation: Conversation | None
 
-    def keep(self, stored: StoredResponse) -> None:
-        """Add a finished response to its conversation, and store it if the client asked for that."""
+    def keep(self, stored: StoredResponse) -> str:
+        """Add a finished response to its conversation, and store it if the client asked for that. Returns why
+        it will not survive this server, or ""."""
         if self.conversation is not None and stored.response["status"] in ("completed", "incomplete"):
             self.archive.extend(self.client, self.conversation, stored.items)
         if stored.response["store"]:
-            self.archive.keep(self.client, stored)
+            return self.archive.keep(self.client, stored)
+        return ""
 
 
 async def open_exchange(request: Request, body: ContextFields) -> Exchange:
@@ -54,10 +56,16 @@ async def open_exchange(request: Request, body: ContextFields) -> Exchange:
         before = [(f"conversation.items[{i}]", item) for i, item in enumerate(conversation.items)]
     elif body.previous_response_id is not None:
         before = list(await archive.trace(client, body.previous_response_id))
-    new = normalize_items([] if body.input == "" else body.input, "input", id, _FIRST_INPUT)
+    is_new = body.input != "" or _is_question(body, bool(before))
+    new = normalize_items(body.input if is_new else [], "input", id, _FIRST_INPUT)
     input = await archive.resolve(client, new, before)
     items = [*before, *((f"input[{i}]", item) for i, item in enumerate(input))]
     return Exchange(id, client, archive, input, items, conversation)
+
+
+def _is_question(body: ContextFields, has_context: bool) -> bool:
+    """compat: /v1/responses: an empty text alone is a message, with which Codex has a model loaded."""
+    return "input" in body.model_fields_set and not has_context and not body.instructions
 
 
 async def parse_exchange(request: Request, body: ContextFields, exchange: Exchange) -> ParsedResponses:

@@ -25,7 +25,7 @@ from corral.core.params import SamplingParams
 from corral.core.result import UNFINISHED, Admitted, Done, Progress, TaskResult, TokenProbs, Tokens
 
 Events = list[dict[str, Any]]
-Keep = Callable[[StoredResponse], None]
+Keep = Callable[[StoredResponse], str]  # why it will not survive this server, or ""
 
 
 class ResponsesRenderer:
@@ -149,7 +149,7 @@ class ResponsesRenderer:
             **native.render_unmet(done),
             **diagnostics,
             usage=self._usage(choice, done),
-            **render_cache_report(choice, self._context.piece),
+            **render_cache_report(choice, self._context),
         )
         if self._reports_timings:
             ending[-1]["timings"] = native.render_timings(done.timings)
@@ -160,7 +160,9 @@ class ResponsesRenderer:
         if warnings := [*self._warnings, *self._output.warnings]:
             self._response["warnings"] = warnings
         try:
-            self._keep(self.stored)
+            if trouble := self._keep(self.stored):
+                lost = f"the response is kept in memory only: --responses: {trouble}"
+                self._response["warnings"] = [*warnings, lost]
         except CorralError as error:  # it is too large
             self._response |= {"store": False, "warnings": [*warnings, error.message]}
         return self._number([*events, last_event(self.response)])

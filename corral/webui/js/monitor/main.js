@@ -1,3 +1,4 @@
+import "../policy.js";
 import { html, render } from "../html.js";
 import { ask } from "../api.js";
 import { applyTheme } from "../theme.js";

@@ -2,6 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "../html.js";
 import { streamAnswers } from "../answer.js";
+import { isForChat } from "../many_models.js";
 import { loadOwnStyle } from "../style.js";
 import { Markdown } from "./markdown.js";
 import { useModal } from "./modal.js";
@@ -14,7 +15,7 @@ await loadOwnStyle("models");
 
 export function Comparison({ app, state, onClose }) {
   const dialog = useModal();
-  const usable = state.models.filter(({ status }) => status.value !== "downloading");
+  const usable = state.models.filter(isForChat);
   const first = usable.find(({ id }) => id === state.props?.model_alias) ?? usable[0];
   const second = usable.find((row) => row !== first) ?? first;
   const [names, setNames] = useState([first.id, second.id]);

@@ -2,6 +2,7 @@
 
 import { html, useState } from "../html.js";
 import { modelText } from "./model_text.js";
+import { isForChat } from "../many_models.js";
 import { ModelList } from "./model_list.js";
 import { t } from "../more_text.js";
 
@@ -14,7 +15,7 @@ export function ModelChoice({ app, state }) {
     setOpened("compare");
   };
   const close = (name) => () => setOpened((now) => (now === name ? "" : now));
-  const chosen = models.filter(({ status }) => status.value !== "downloading");
+  const chosen = models.filter(isForChat);
   return html`<select
       class="model"
       aria-label=${t("models.model")}

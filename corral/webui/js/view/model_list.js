@@ -1,6 +1,7 @@
 // All models of the server: sizes and states, load and unload, downloads with their progress.
 
 import { html, useEffect, useState } from "../html.js";
+import { isForChat } from "../many_models.js";
 import { loadOwnStyle } from "../style.js";
 import { useModal } from "./modal.js";
 import { sizeText, statusText } from "./model_text.js";
@@ -18,7 +19,7 @@ export function ModelList({ app, models, onCompare, onClose }) {
     const timer = setInterval(() => app.many.refresh(), LOOK_MS);
     return () => clearInterval(timer);
   }, []);
-  const nUsable = models.filter(({ status }) => status.value !== "downloading").length;
+  const nUsable = models.filter(isForChat).length;
   return html`<dialog ref=${dialog} class="models" onClose=${onClose} aria-labelledby="models-title">
     <h2 id="models-title">${t("models.title")}</h2>
     <table>
@@ -39,12 +40,12 @@ export function ModelList({ app, models, onCompare, onClose }) {
   </dialog>`;
 }
 
-function Row({ row: { id, size, memory, status }, app }) {
+function Row({ row: { id, kind, size, memory, status }, app }) {
   const isIn = IN_MEMORY.includes(status.value);
   const act = () => (isIn ? app.many.unload(id) : app.many.load(id));
   const label = status.value === "downloading" ? t("common.cancel") : isIn ? t("models.unload") : t("models.load");
   return html`<tr data-state=${status.value}>
-    <th scope="row">${id}</th>
+    <th scope="row">${id}${kind && kind !== "chat" && html` <span class="soft">${kind}</span>`}</th>
     <td>${size ? sizeText(size) : ""}</td>
     <td>${memory?.needed ? sizeText(memory.needed) : ""}</td>
     <td class=${status.failed ? "error" : ""}>

@@ -1,0 +1,115 @@
+"""What vLLM's and SGLang's clients demand of an answer: enforced, or refused with the name of the field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.contract.inline import Server, post
+from tests.contract.messages_client import tasks
+from tests.unit.fake import FakeBackend
+
+CHAT, TEXT, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
+PATHS = (CHAT, TEXT, NATIVE)
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+GBNF, LARK = 'root ::= "a" | "b"', 'start: "a" | "b"'
+TOOL = {"type": "function", "function": {"name": "go", "parameters": {"type": "object", "properties": {}}}}
+
+SAME: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    "json": (
+        {"json_schema": SCHEMA},
+        [
+            {"structured_outputs": {"json": SCHEMA}},
+            {
+                "structured_outputs": {
+                    "json": json.dumps(SCHEMA),
+                    "regex": None,
+                    "disable_any_whitespace": True,
+                }
+            },
+            {"guided_json": SCHEMA, "guided_decoding_backend": "outlines"},
+            {"guided_json": json.dumps(SCHEMA)},
+        ],
+    ),
+    "object": ({"json_schema": {"type": "object"}}, [{"structured_outputs": {"json_object": True}}]),
+    "gbnf": (
+        {"grammar": GBNF},
+        [{"structured_outputs": {"grammar": GBNF}}, {"guided_grammar": GBNF}, {"ebnf": GBNF}],
+    ),
+    "lark": ({"guided_grammar": LARK, "structured_outputs": {"grammar": LARK}}, [{"ebnf": LARK}]),
+    "regex": ({"regex": "a/b"}, [{"guided_regex": "a/b"}, {"structured_outputs": {"regex": "a/b"}}]),
+    "choice": ({"guided_choice": ["a", 'b"']}, [{"structured_outputs": {"choice": ["a", 'b"']}}]),
+}
+
+
+@pytest.fixture
+def server():
+    return Server()
+
+
+def body_of(path: str, **fields: Any) -> dict[str, Any]:
+    asked = {"messages": [{"role": "user", "content": "hello"}]} if path == CHAT else {"prompt": "hello"}
+    return {**asked, "max_tokens": 1, **fields}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("ours", "theirs"), SAME.values(), ids=SAME)
+async def test_their_fields_are_enforced_as_ours(server, path, ours, theirs):
+    for fields in (ours, *theirs):
+        answer = await post(server, path, json=body_of(path, **fields))
+        assert "warnings" not in answer
+        assert tasks(server)[-1].params.constraint is not None
+    first, *others = [task.params.constraint for task in tasks(server)]
+    assert {(each.kind, each.text) for each in others} == {(first.kind, first.text)}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"json": SCHEMA, "regex": "a"}}, "structured_outputs"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+        (
+            {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " "}},
+            "structured_outputs.whitespace_pattern",
+        ),
+        ({"structured_outputs": {"new": "a"}}, "structured_outputs.new"),
+        ({"structured_outputs": {"json": {"minimum": 2**60}}}, "structured_outputs.json"),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
+        ({"structured_outputs": {"json": 5}}, "structured_outputs.json"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+        ({"structured_outputs": {"choice": [5]}}, "structured_outputs.choice[0]"),
+        ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex"),
+        ({"structured_outputs": "json"}, "structured_outputs"),
+        ({"guided_json": {"minimum": 2**60}}, "guided_json"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern"),
+        ({"structural_tag": "{}"}, "structural_tag"),
+        ({"guided_json": SCHEMA, "guided_regex": "a"}, "guided_json"),
+        ({"guided_grammar": "a", "structured_outputs": {"grammar": "b"}}, "structured_outputs.grammar"),
+        ({"grammar": GBNF, "regex": "a"}, "grammar"),
+        ({"regex": "a", "json_schema": SCHEMA}, "regex"),
+    ],
+)
+async def test_what_cannot_be_enforced_is_refused(server, path, stream, fields, param):
+    error = await post(server, path, 400, json=body_of(path, stream=stream, **fields))
+    assert error["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"guided_regex": "a", "tools": [TOOL]}, "guided_regex"),
+        ({"guided_choice": ["a"], "response_format": {"type": "json_object"}}, "guided_choice"),
+        ({"response_format": {"type": "json_object"}, "json_schema": SCHEMA}, "response_format"),
+    ],
+)
+async def test_what_only_chats_have_is_not_combined_either(fields, param):
+    server = Server(FakeBackend(n_ctx=1024))
+    assert (await post(server, CHAT, 400, json=body_of(CHAT, **fields)))["param"] == param
+    same = {"response_format": {"type": "json_object", "schema": SCHEMA}, "guided_json": SCHEMA}
+    await post(server, CHAT, json=body_of(CHAT, **same))
