@@ -11,6 +11,7 @@ from starlette.requests import Request
 from corral.api.disconnect import run_for_client
 from corral.api.state import state_of
 from corral.core.errors import InvalidRequest, NoSuchSlot, NotSupported
+from corral.core.key_role import Permission
 from corral.core.result import ModelInfo, SlotReport
 from corral.core.task import Busy, SlotAction, Verb
 from corral.storage.save_directory import SaveDirectory
@@ -60,14 +61,18 @@ class SlotCall:
     async def run(
         self, verb: Verb, fd: int = -1, slot: int | None = None, busy: Busy | None = None, **fields: Any
     ) -> SlotReport:
-        """Run an action on the slot; cancelled if the client disconnects."""
+        """Run an action on the slot; cancelled if the client disconnects. Slots of other keys are for
+        administrators, with `--slots`."""
+        client = record_of(self.request).client
+        fields.setdefault(
+            "sees_all", self._state.settings.server.slots and client.role.may(Permission.CHANGE)
+        )
         action = SlotAction(
             verb=verb,
             slot=self.slot if slot is None else slot,
             busy=busy or self.busy,
             secret=await self.storage.secret() if verb in _SIGNED else b"",
-            tenant=record_of(self.request).client.tenant,
-            sees_all=self._state.settings.server.slots,
+            tenant=client.tenant,
             **fields,
         )
         self._state.admission.check_health()

@@ -9,7 +9,18 @@ import time
 from dataclasses import dataclass, field
 
 from corral.core.client import ANONYMOUS, Client
-from corral.core.result import Admitted, Begun, Done, Failed, LastResult, TaskResult, Tier, Timings, Tokens
+from corral.core.result import (
+    Admitted,
+    Begun,
+    Done,
+    Failed,
+    LastResult,
+    Progress,
+    TaskResult,
+    Tier,
+    Timings,
+    Tokens,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,7 @@ class TaskRecord:
     ended_at: float = 0.0
     gap_s: float = 0.0  # per token of the last result, since the one before it
     worst_gap_s: float = 0.0  # between two results
+    n_past: int = 0  # prompt tokens that are evaluated or cached, as far as was reported
     n_outputs: int = 0  # results with tokens
     n_engines: int = 0  # that have started it
     is_done: bool = False  # neither cancelled nor failed
@@ -90,6 +102,8 @@ class TaskRecord:
             self.timings = result.timings if isinstance(result, Done) else self.timings
             self.ended_at = now
             self.is_done = isinstance(result, LastResult)
+        elif isinstance(result, Progress):
+            self.n_past = result.n_past
 
     def _add_output(self, n_tokens: int, now: float) -> None:
         self.n_outputs += 1

@@ -30,4 +30,7 @@ def _usage_of(task: TaskRecord) -> Usage:
     if task.timings is not None:
         timings = task.timings
         return Usage(timings.prompt_n + timings.cache_n, timings.cache_n, timings.predicted_n)
-    return Usage(n_input=task.n_prompt) if task.is_done else Usage()
+    if task.is_done:
+        return Usage(n_input=task.n_prompt)
+    n_cached = task.admitted.n_cached if task.admitted is not None else 0
+    return Usage(n_input=max(task.n_past, n_cached), n_cached=n_cached)  # cancelled before its first token

@@ -53,6 +53,21 @@ async def test_what_a_key_used_is_counted(keys):
     assert [each["key"] for each in (await usage(server, "chief"))["data"]] == ["dan"]
 
 
+async def test_a_prompt_counts_although_its_client_leaves_before_the_answer(keys):
+    server = Server(api_key_file=keys)
+    server.engine.is_paused = True
+    asking = asyncio.create_task(ask(server, "dan", prompt="a b c d " * 20))
+    await wait_until_async(lambda: server.engine.n_tasks)
+    for _ in range(2):
+        server.engine.step()
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await wait_until_async(lambda: not server.engine.n_tasks)
+    (entry,) = (await usage(server, "dan"))["data"]
+    assert 0 < entry["input_tokens"] <= 160
+    assert entry["output_tokens"] == 0
+
+
 async def test_tokens_of_a_day_are_limited_across_restarts(keys, tmp_path):
     options = {"api_key_file": keys, "ledger": str(tmp_path / "ledger")}
     server = Server(**options)

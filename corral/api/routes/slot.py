@@ -64,7 +64,7 @@ async def act(request: Request, id_slot: _Slot) -> Response:
 async def info(request: Request, id_slot: _Slot) -> Response:
     """How many tokens a slot has, and where its messages are."""
     require_slots(request)
-    report = await SlotCall(request, id_slot).run(Verb.TOKENS, busy=Busy.IGNORE)
+    report = await SlotCall(request, id_slot).run(Verb.TOKENS, busy=Busy.IGNORE, sees_all=True)
     return JsonResponse(render_boundaries(report.tokens, state_of(request).model.chat.turn_end))
 
 
