@@ -8,6 +8,8 @@ FROM ${BUILD_IMAGE} AS build
 ARG CMAKE_ARGS="-DGGML_NATIVE=OFF"
 ARG NATIVE_PIP_ARGS=""
 ARG BUILD_PACKAGES=""
+# requirements-ray.txt: with Ray, for engines on several machines.
+ARG REQUIREMENTS=requirements.txt
 ENV DEBIAN_FRONTEND=noninteractive PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN apt-get update && apt-get install -y --no-install-recommends build-essential python3-venv ${BUILD_PACKAGES}
 RUN python3 -m venv /opt/corral
@@ -16,8 +18,8 @@ WORKDIR /src
 COPY native ./native
 COPY corral/core/libllama.py ./corral/core/
 RUN CMAKE_ARGS="${CMAKE_ARGS}" /opt/corral/bin/python native/build.py ${NATIVE_PIP_ARGS}
-COPY requirements.txt ./
-RUN /opt/corral/bin/pip install -r requirements.txt
+COPY requirements.txt requirements-ray.txt ./
+RUN /opt/corral/bin/pip install -r ${REQUIREMENTS}
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY corral ./corral
 RUN CORRAL_WITHOUT_LIBLLAMA=1 /opt/corral/bin/pip install --no-deps . \

@@ -48,6 +48,7 @@ check: dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/shape.py --check
 	$(PYTEST) -n 2 --hypothesis-profile=quick tests/unit tests/contract tests/meta
 
 bench: dev

@@ -13,8 +13,8 @@ from bench.fleet.workload import Scale
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engines", type=int, default=Scale.n_engines)
-    parser.add_argument("--users", type=int, default=Scale.n_users)
+    parser.add_argument("--engines", type=int, default=Scale().n_engines)
+    parser.add_argument("--users", type=int, default=Scale().n_users)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     scale = replace(Scale(), n_engines=given.engines, n_users=given.users)

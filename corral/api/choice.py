@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from corral.api.durable import DurableWork
 from corral.api.engine import Runner
+from corral.api.key_limits import Place
 from corral.api.prepare import PreparedCompletion
 from corral.api.sse import StreamFormat
 from corral.core.result import (
@@ -55,6 +56,7 @@ class Choice:
     index: int
     task: Task
     stream: TaskStream
+    place: Place
     id_slot: int = -1
     n_cached: int = 0
     report: CacheReport | None = None
@@ -123,10 +125,11 @@ async def start_choices(
     prepared: PreparedCompletion,
     runner: Runner,
     record: RequestRecord,
+    places: Sequence[Place],
     keeps_probs: bool,
     work: DurableWork | None = None,
 ) -> list[Choice]:
-    """Submit the tasks, but not those that an earlier server has finished."""
+    """Submit the tasks, but not those that an earlier server has finished. `places`: of all tasks."""
     choices: list[Choice] = []
     n_sent = 0
     try:
@@ -134,9 +137,11 @@ async def start_choices(
             if work is not None and work.ended(index):
                 stream = TaskStream(on_close=lambda: None)
             else:
-                task, stream = runner.submit(task, record, media)
+                task, stream = runner.submit(task, record, media, places[index])
             is_first = index % prepared.n == 0
-            choices.append(Choice(index, task, stream, is_first=is_first, keeps_probs=keeps_probs))
+            choices.append(
+                Choice(index, task, stream, places[index], is_first=is_first, keeps_probs=keeps_probs)
+            )
             n_sent += len(task.prompt) + len(task.params.sampling.logit_bias)
             if n_sent > _PAUSE_TOKENS:  # others have their turn before the next long ones are encoded
                 n_sent = 0

@@ -129,7 +129,7 @@ def shared_url(server: ServerSettings, address: str) -> str:
     if server.shared_url:
         return server.shared_url.rstrip("/")
     is_any = any(host in address for host in ("//0.0.0.0:", "//[::]:"))
-    if is_any or (server.reuse_port and not server.own_host):
+    if is_any or server.reuse_port:
         option = "--reuse-port" if server.reuse_port else "--host"
         raise CorralError(
             f"--shared-storage: with this {option} other servers cannot know how to reach this one; set "

@@ -10,7 +10,7 @@ from typing import Protocol, TypeGuard
 from corral.api.background import Background
 from corral.api.choice import Choice, Renderer
 from corral.api.durable import DurableWork
-from corral.api.engine import Engine
+from corral.api.engine import Engine, Runner
 from corral.api.prepare import PreparedCompletion
 from corral.core.client import Client
 from corral.core.result import ControlOutcome
@@ -80,8 +80,9 @@ class Live:
 class LiveAnswers:
     """Mutable. An id is known only to the client whose answer it is."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, runner: Runner) -> None:
         self._engine = engine
+        self._runner = runner
         self._live: dict[tuple[str, str], Live] = {}
         self._background = Background()
 
@@ -125,6 +126,8 @@ class LiveAnswers:
         return next((one for one in outcomes if one is not ControlOutcome.DONE), ControlOutcome.DONE)
 
     async def _control(self, live: Live, choice: Choice, verb: ControlVerb, n_predict: int) -> ControlOutcome:
+        if verb is ControlVerb.LIMIT:
+            self._runner.resize(choice.place, apply_control(choice.task, verb, n_predict))
         outcome = await self._engine.control(choice.task.id, verb, n_predict)
         if outcome is ControlOutcome.DONE:
             choice.task = apply_control(choice.task, verb, n_predict)

@@ -32,7 +32,7 @@ TEXT = "text/plain"
 ERRORS = {
     400: "the request is invalid: `message` says why, `param` names the field",
     401: "the server requires an API key, and the request has no valid one",
-    403: "the request's `Host`, its `Origin` or the client's address is not allowed",
+    403: "the request's `Host`, its `Origin`, the client's address or the role of its key is not allowed",
     404: "not found",
     408: "the request arrived too slowly",
     409: "busy, or already exists",

@@ -24,12 +24,14 @@ from corral.api.pools import SHORT_BYTES, Pools, body_bytes
 from corral.api.prompt import as_list, content_of, refuse_hopeless, tokenize_mixed
 from corral.api.schema.completion import CompletionRequest, GenerationFields
 from corral.api.system_prompt import (
+    FIELD,
     NO_SYSTEM_PROMPT,
     SystemPrompt,
     parse_system_prompt,
     tokenize_system_prompt,
 )
 from corral.core.errors import InvalidRequest
+from corral.core.key_role import Permission
 from corral.core.params import RANDOM_SEED, GenerationParams, Guidance
 from corral.core.task import Task
 from corral.media.collect import Collector, mark_prompt
@@ -175,11 +177,14 @@ class PrepareContext:
         change = plan.change
         if change is None:
             return
+        record = record_of(request)
+        record.client.require(Permission.CHANGE, "changing the prompt of all clients", FIELD)
         if plan.params.constraint is not None:
             # Only the engine can tell whether a grammar is right; a request that is wrong changes nothing.
             prompt = list(change.tokens) or max(plan.prompts, key=len)
             attached = media.of(prompt) if media is not None else None
-            await run_for_client(self.runner.evaluate(prompt, plan.params, attached), request.receive)
+            work = self.runner.evaluate(prompt, plan.params, attached, record)
+            await run_for_client(work, request.receive)
         self.defaults.system_prompt = change
 
 

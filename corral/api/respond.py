@@ -118,15 +118,18 @@ async def open_choices(
     """Start all tasks; closing the stack ends those that are not done."""
     queue, max_queue_ms = state.telemetry.queue, prepared.max_queue_ms
     at_end = contextlib.ExitStack()
-    if work is not None and work.is_resumed:
-        max_queue_ms = -1  # an earlier server has admitted it
+    is_admitted = work is not None and work.is_resumed  # by an earlier server
+    if is_admitted:
+        max_queue_ms = -1
     else:
         state.admission.check_queue(record.client, len(prepared.tasks), max_queue_ms)
-    if work is not None:
-        prepared = await work.adopt(prepared)
-        at_end.callback(work.end)
+    places = state.runner.take_places(record.client, [task for task, _ in prepared.tasks], is_admitted)
+    at_end.callback(state.runner.give_back, places)
     with at_end:
-        choices = await start_choices(prepared, state.runner, record, keeps_probs, work)
+        if work is not None:
+            prepared = await work.adopt(prepared)
+            at_end.callback(work.end)
+        choices = await start_choices(prepared, state.runner, record, places, keeps_probs, work)
         at_end = at_end.pop_all()
     deadline = watch_deadline(queue, {c.task.id: c.stream for c in choices}, max_queue_ms)
     at_end.callback(_close, choices, deadline)

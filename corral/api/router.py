@@ -15,6 +15,9 @@ from starlette.responses import Response
 from starlette.routing import Route, compile_path
 from starlette.types import Receive, Scope, Send
 
+from corral.api.operation import permission_for
+from corral.core.key_role import Permission
+
 Endpoint = Callable[..., Awaitable[Response]]
 EndpointT = TypeVar("EndpointT", bound=Endpoint)
 
@@ -38,10 +41,13 @@ class ApiRoute(Route):
         responses: Mapping[int | str, Any] | None = None,
         openapi_extra: Mapping[str, Any] | None = None,
         include_in_schema: bool = True,
+        permission: Permission | None = None,
     ) -> None:
+        """`permission`: of a route that is not among the operations; other routes have their row's."""
         super().__init__(path, endpoint, include_in_schema=include_in_schema)
         self.methods = {method}  # HEAD has a middleware
         self.path_format = compile_path(path)[1]
+        self.permission = permission or permission_for(method, self.path_format)
         self.responses = responses or {}
         self.openapi_extra = openapi_extra or {}
 

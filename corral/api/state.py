@@ -16,6 +16,7 @@ from corral.api.dialects.ollama.digest import FileDigest
 from corral.api.dialects.responses.archive import Archive
 from corral.api.dialects.responses.shared_archive import SharedArchive
 from corral.api.engine import Engine, Runner
+from corral.api.key_limits import KeyLimits
 from corral.api.live_answers import LiveAnswers
 from corral.api.mcp.config import read_servers
 from corral.api.mcp.sessions import McpSessions
@@ -78,8 +79,9 @@ class AppState:
         self.receipt_key = ReceiptKey(server.receipt_key) if server.receipt_key else None
         self.pools = Pools(n_prompt_threads(server))
         self.prompt_history = PromptHistory()
-        self.runner = Runner(engine, telemetry)
-        self.live = LiveAnswers(engine)
+        self.limits: KeyLimits = shared.limits if shared is not None else KeyLimits(telemetry.ledger)
+        self.runner = Runner(engine, telemetry, self.limits)
+        self.live = LiveAnswers(engine, self.runner)
         if server.ledger and shared is None:
             telemetry.ledger.open(Path(server.ledger), is_shared=registry is not None)
         if server.monitor_history and shared is None and (not registry or registry.hold("monitor-history")):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from typing import Any
 
@@ -16,8 +17,8 @@ from starlette.types import Message
 from corral.api.disconnect import ClientGone
 
 MAX_BYTES = 4 << 20  # of one stream; older bytes are dropped
-TOTAL_BYTES = 256 << 20
-MAX_SESSIONS = 1024
+TOTAL_BYTES = 256 << 20  # of all keys, each with its share
+MAX_SESSIONS = 1024  # the same
 KEPT_S = 300  # after its end
 _EVENTS = b"text/event-stream"
 _BOUNDARY = b"\n\n"
@@ -158,7 +159,7 @@ class StreamSessions:
     async def open(self, owner: str, id: str) -> StreamSession:
         """Begin a session; one with the same id is stopped."""
         await self.remove(owner, id)
-        self._make_room()
+        self._make_room(owner)
         session = self._sessions[owner, id] = StreamSession(id)
         return session
 
@@ -193,11 +194,24 @@ class StreamSessions:
         for owner, id in list(self._sessions):
             await self.remove(owner, id)
 
-    def _make_room(self) -> None:
-        """Forget streams that ended long ago, and others that have ended if there are too many."""
-        now, n_bytes = time.time(), sum(session.n_kept for session in self._sessions.values())
+    def _make_room(self, opener: str | None = None) -> None:
+        """Forget streams that ended long ago. If there are too many, also others that have ended, oldest
+        first, but only of keys with more than their share. `opener`: the key that begins one more."""
+        now = time.time()
         for place, session in list(self._sessions.items()):
-            is_full = n_bytes > TOTAL_BYTES or len(self._sessions) >= MAX_SESSIONS
-            if session.ended_at and (is_full or session.ended_at + KEPT_S < now):
+            if session.ended_at and session.ended_at + KEPT_S < now:
                 del self._sessions[place]
-                n_bytes -= session.n_kept
+        counts, sizes = Counter(owner for owner, _ in self._sessions), Counter[str]()
+        if opener is not None:
+            counts[opener] += 1
+        for (owner, _), session in self._sessions.items():
+            sizes[owner] += session.n_kept
+        n_keys, n_over, n_bytes_over = len(counts), counts.total() - MAX_SESSIONS, sizes.total() - TOTAL_BYTES
+        for (owner, id), session in list(self._sessions.items()):
+            is_one_too_many = n_over > 0 and counts[owner] * n_keys > MAX_SESSIONS
+            is_too_large = n_bytes_over > 0 and sizes[owner] * n_keys > TOTAL_BYTES
+            if session.ended_at and (is_one_too_many or is_too_large):
+                del self._sessions[owner, id]
+                n_over, n_bytes_over = n_over - 1, n_bytes_over - session.n_kept
+                counts[owner] -= 1
+                sizes[owner] -= session.n_kept

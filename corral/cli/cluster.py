@@ -41,6 +41,9 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
         "--host", metavar="ADDRESS", default="", help="this machine's address (default: 127.0.0.1)"
     )
     up.add_argument("--port", type=int, default=PORT, help=f"of a new cluster (default: {PORT})")
+    up.add_argument(
+        "--dashboard", action="store_true", help="of a new cluster: Ray's dashboard, also for `ray list`"
+    )
     up.add_argument("--cpus", type=int, help="CPUs for engines; 0: none here (default: all)")
     up.add_argument("--gpus", type=int, help="GPUs for engines (default: all)")
     up.add_argument(ALLOW, action="store_true", help="also on an address that is not private")
@@ -60,7 +63,7 @@ def _up(options: argparse.Namespace) -> None:
         return
     host = options.host or "127.0.0.1"
     check_private(host, is_allowed)
-    node.start_head(host, options.port, options.cpus, options.gpus)
+    node.start_head(host, options.port, options.cpus, options.gpus, options.dashboard)
     sys.stdout.write(f"cluster {host}:{options.port} is up: corral --ray {host}:{options.port}\n")
 
 

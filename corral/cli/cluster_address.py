@@ -8,8 +8,7 @@ import socket
 from corral.cluster.join import split_address
 from corral.core.address import is_private
 from corral.core.errors import CorralError
-from corral.core.settings import ServerSettings, Settings
-from corral.server.listen import SOCKET_SUFFIX
+from corral.core.settings import Settings
 
 ALLOW = "--allow-insecure-cluster"
 
@@ -21,37 +20,8 @@ def check_cluster(settings: Settings) -> None:
         check_private(server.ray, server.allow_insecure_cluster)
     elif server.rpc_workers:
         raise CorralError("--rpc-workers are started in a Ray cluster: name it with --ray")
-    elif server.n_fronts > 1:
-        raise CorralError("--fronts are started in a Ray cluster: name it with --ray")
     if server.rpc_workers and settings.engine.rpc:
         raise CorralError("--rpc-workers have their own addresses: leave out --rpc")
-    if server.n_fronts > 1:
-        _check_fronts(server)
-
-
-def _check_fronts(server: ServerSettings) -> None:
-    if server.rpc_workers:
-        raise CorralError("--rpc-workers belong to one front: they cannot be used with --fronts")
-    if any(host.endswith(SOCKET_SUFFIX) for host in server.hosts):
-        raise CorralError("--fronts share a port: --host must be an address, not the path of a socket")
-    if server.shared_url:
-        raise CorralError("--fronts have addresses of their own: leave out --shared-url")
-    if not server.shared_storage and (options := [name for name, path in stores(server).items() if path]):
-        raise CorralError(f"--fronts share {options[0]}: name a directory for --shared-storage")
-
-
-def stores(server: ServerSettings) -> dict[str, str]:
-    """Return the files and directories that fronts share, by option."""
-    return {
-        "--chats": server.chats_path,
-        "--responses": server.responses_path,
-        "--batches": server.batches_path,
-        "--journal": server.journal,
-        "--slot-save-path": server.slot_save_path,
-        "--ledger": server.ledger,
-        "--monitor-history": server.monitor_history,
-        "--receipt-key": server.receipt_key,
-    }
 
 
 def check_private(address: str, is_allowed: bool) -> None:

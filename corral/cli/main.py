@@ -147,7 +147,7 @@ def _serve(configuration: Configuration, args: Sequence[str]) -> int:
         _log.warning("%s", note)
     check_paths(configuration)
     settings = configuration.settings
-    if server.ray or server.rpc_workers or server.n_fronts > 1:
+    if server.ray or server.rpc_workers:
         from corral.cli.cluster_address import check_cluster
 
         check_cluster(settings)
@@ -156,13 +156,7 @@ def _serve(configuration: Configuration, args: Sequence[str]) -> int:
         return 0
     if server.models_dir or server.models_preset:
         _log.warning("--models-dir and --models-preset are ignored: a model is given, which is the only one")
-    if server.n_fronts > 1:
-        from corral.cli.fronts import run_fronts
-
-        settings = resolve_model(settings)
-        check_adapters(configuration, settings.engine.model)
-        run_fronts(settings)
-    elif name := remote_name(settings):
+    if name := remote_name(settings):
         # A download is slow: the server listens meanwhile and reports the progress.
         run(settings, Console(settings, name), partial(_download, configuration))
     else:

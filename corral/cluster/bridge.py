@@ -30,21 +30,26 @@ from corral.cluster.message import (
     FromHost,
     Lines,
     Part,
+    Place,
     decode_from_host,
     encode,
     read_parts,
 )
-from corral.cluster.reach import OwnReach, Reach, attach
-from corral.cluster.room import Room, await_place, await_room, reason_of, reserve
+from corral.cluster.room import NodeRefused, Room, await_place, await_room, reason_of, reserve
 from corral.cluster.rpc_workers import RpcWorkers
 from corral.core.errors import CorralError
 from corral.core.file import write_all
-from corral.core.result import Heartbeat, LoadFailed
+from corral.core.result import Heartbeat, LoadFailed, Placed
 from corral.core.settings import EngineSettings
 from corral.core.task import Verb
 from corral.link.frame import BlockingChannel, decode_settings
+from corral.link.lifecycle import exit_name
 from corral.link.log import log_to_front
 
+_STREAM = {
+    "num_returns": "streaming",
+    "_generator_backpressure_num_objects": 64,  # items that the host may send before the first is received
+}
 _BEAT_S = 0.5
 _NOTICE_S = 3.0  # for Ray to notice that a worker is lost
 _log = logging.getLogger("corral.engine")
@@ -77,13 +82,10 @@ def main() -> None:
             workers = RpcWorkers(ray, asked, room, settings.n_threads)
             settings = msgspec.structs.replace(settings, rpc=workers.endpoints)
             _log.info("RPC workers on nodes %s", workers.nodes)
-        host: Reach = (
-            attach(ray, asked, settings, room) if asked.shared else OwnReach(_start(ray, settings, room))
-        )
+        host, place = _start(ray, asked, settings, room)
     except CorralError as error:
-        _fail(error.message, channel, beats)
-    host.keep()
-    bridge = _Bridge(ray, host, channel, beats)
+        _fail(error.message, channel, beats, may_pass=not isinstance(error, NodeRefused))
+    bridge = _Bridge(ray, host, place, channel, beats)
     if workers is not None:
         bridge.watch(workers)
     threading.Thread(target=bridge.send, daemon=True).start()
@@ -115,10 +117,10 @@ class _Beats:
                 self._child = 0
 
 
-def _fail(reason: str, channel: BlockingChannel, beats: _Beats) -> NoReturn:
+def _fail(reason: str, channel: BlockingChannel, beats: _Beats, may_pass: bool) -> NoReturn:
     beats.stop()
     with contextlib.suppress(OSError):  # the front is gone
-        channel.send([LoadFailed(reason)])
+        channel.send([LoadFailed(reason, may_pass)])
     _leave(1)
 
 
@@ -127,19 +129,21 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)  # Ray ends the actors of a driver that is gone
 
 
-def _start(ray: Any, settings: EngineSettings, room: Room) -> Any:
-    host = room.start(ray, EngineHost, "engine")
+def _start(ray: Any, asked: Asked, settings: EngineSettings, room: Room) -> tuple[Any, Place]:
+    """Start the actor; returns it, and where it runs."""
+    host = room.start(ray, EngineHost, f"engine-{asked.index}")
     starting = host.start.remote(__version__, encode(settings), room.n_cpus)
     await_room(ray, starting, room)
     place = await_place(ray, starting, "an engine")
-    _log.info("engine on node %s, process %d", place.node, place.pid)
-    return host
+    _log.info("on node %s (%s), process %d", place.node, place.address, place.pid)
+    return host, place
 
 
 class _Bridge:
-    def __init__(self, ray: Any, host: Reach, channel: BlockingChannel, beats: _Beats) -> None:
+    def __init__(self, ray: Any, host: Any, place: Place, channel: BlockingChannel, beats: _Beats) -> None:
         self._ray = ray
         self._host = host
+        self._place: Place | None = place  # until the front knows it
         self._channel = channel
         self._beats = beats
         self._n = 0  # messages sent
@@ -150,7 +154,7 @@ class _Bridge:
         """Fail when a worker is lost: libllama ends an engine that has lost one, but only when it uses it."""
 
         def wait() -> None:
-            _fail(workers.wait_lost(), self._channel, self._beats)
+            _fail(workers.wait_lost(), self._channel, self._beats, may_pass=True)
 
         self._watcher = threading.Thread(target=wait, daemon=True)
         self._watcher.start()
@@ -168,26 +172,26 @@ class _Bridge:
             else:
                 self._send_file(self._channel.receive_fd())
                 self._feed(Frame(body, command.id, takes=True))
-        self._host.leave()
         _leave(0)
 
     def receive(self) -> int:
         """Pass events on until the engine has ended; returns an exit code."""
         try:
-            for ref in self._host.events():
+            for ref in self._host.events.options(**_STREAM).remote():
                 for item in decode_from_host(self._ray.get(ref)):
                     if isinstance(item, Exit):
                         return self._end(item.code)
                     self._apply(item)
         except self._ray.exceptions.RayError as error:
-            _log.warning("the engine in the cluster is lost: %s", reason_of(error))
+            reason = f"the engine in the cluster is lost: {reason_of(error)}"
+            _fail(reason, self._channel, self._beats, may_pass=True)
         except OSError:
             pass  # the front is gone
         return 1
 
     def _feed(self, message: Part | Frame) -> Any:
         self._n += 1
-        return self._host.feed(self._n - 1, encode(message))
+        return self._host.feed.remote(self._n - 1, encode(message))
 
     def _send_file(self, fd: int) -> None:
         if fd < 0:
@@ -202,7 +206,10 @@ class _Bridge:
 
     def _apply(self, item: FromHost) -> None:
         if isinstance(item, Frames):
-            self._beats.stop()
+            if self._place is not None:
+                self._beats.stop()
+                self._channel.send([Placed(self._place.node, self._place.address, self._place.pid)])
+                self._place = None
             self._channel.send_frames(item.data)
         elif isinstance(item, Lines):
             sys.stderr.write(item.text)
@@ -212,11 +219,12 @@ class _Bridge:
             os.close(self._saves.pop(item.id))
 
     def _end(self, code: int) -> int:
-        if code and self._watcher is not None:
+        if not code:
+            return 0
+        if self._watcher is not None:
             self._watcher.join(_NOTICE_S)  # it may know why
-        if code < 0:
-            _log.warning("the engine process in the cluster was ended by %s", signal.Signals(-code).name)
-        return code if code >= 0 else 1
+        self._channel.send([LoadFailed(f"the engine process in the cluster ended with {exit_name(code)}")])
+        return 1
 
 
 if __name__ == "__main__":

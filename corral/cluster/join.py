@@ -5,8 +5,10 @@ Ray replaces a loopback address by that of a network interface, unless its setti
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ from corral.core.errors import CorralError
 NAMESPACE = "corral"
 PORT = 6379
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_TOKEN_MS = 2000  # for the cluster to answer
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_raylet_start_wait_time_s": "45",
     "RAY_worker_niceness": "0",  # Ray's 15 is for tasks in the background
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "86400",  # engines outlive a head that is away for a while
 }
 
 
@@ -58,6 +62,37 @@ def import_ray(host: str) -> Any:
     return ray
 
 
+def check_token(ray: Any, host: str, port: int) -> None:
+    """Raise CorralError if the cluster asks for another secret. Ray itself would try for 20 s, and then blame
+    the network."""
+    with _quiet():  # Ray prints a warning
+        try:
+            ray._raylet.InnerGcsClient.standalone(f"{host}:{port}", None, _TOKEN_MS)
+            return
+        except ray.exceptions.AuthenticationError:
+            path = token_path()
+        except ray.exceptions.RayError:
+            return  # no answer: who joins it finds out why
+    has = "has another one" if path.exists() else "does not exist"
+    raise CorralError(
+        f"the Ray cluster at {host}:{port} asks for its secret, and {path} here {has}: copy that file "
+        "from the machine that has started the cluster, or set RAY_AUTH_TOKEN"
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what native code writes to stderr."""
+    saved = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
 def node_address() -> str:
     """Return the address of this node; for actors."""
     import ray
@@ -66,18 +101,12 @@ def node_address() -> str:
     return address
 
 
-def is_restarted() -> bool:
-    """Whether Ray has started this actor again."""
-    import ray
-
-    return bool(ray.get_runtime_context().was_current_actor_reconstructed)
-
-
 def join(address: str) -> Any:
     """Become a driver of the cluster; returns the module `ray`. Raises CorralError."""
     host, port = split_address(address)
     ray = import_ray(host)
     tls.check_cluster(host, port)
+    check_token(ray, host, port)
     try:
         ray.init(
             f"{host}:{port}",

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from corral.core.settings import Settings
-
 _PART_BYTES = 4 << 20
 
 
@@ -54,13 +52,11 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
     address."""
 
     address: str
+    index: int = 0  # number of the engine
     n_engines: int = 1  # of the front
     n_gpus: int = 0
     n_rpc_workers: int = 0
     may_be_public: bool = False
-    shared: str = ""  # the name of an engine that several fronts share
-    front: int = 0  # the number of this one
-    timeout_s: float = 10.0  # without a sign of life of the engine
 
     @property
     def arguments(self) -> list[str]:
@@ -78,21 +74,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     pid: int = -1
     model: str = ""
     refusal: str = ""
+    address: str = ""  # of the node
     endpoint: str = ""  # HOST:PORT of an RPC worker
-
-
-class FrontOrder(msgspec.Struct, frozen=True, array_like=True):
-    """What a front is started with. `directory`: that its relative paths start from."""
-
-    settings: Settings
-    directory: str
-
-
-class FrontReport(msgspec.Struct, frozen=True, array_like=True):
-    """Where a front serves, or why it does not."""
-
-    address: str = ""
-    refusal: str = ""
 
 
 ToHost = Part | Frame
@@ -101,8 +84,6 @@ FromHost = Part | Frames | Lines | Exit
 encode = msgspec.msgpack.Encoder().encode
 decode_to_host = msgspec.msgpack.Decoder(ToHost).decode
 decode_from_host = msgspec.msgpack.Decoder(list[FromHost]).decode
-decode_order = msgspec.msgpack.Decoder(FrontOrder).decode
-decode_report = msgspec.msgpack.Decoder(FrontReport).decode
 decode_place = msgspec.msgpack.Decoder(Place).decode
 
 

@@ -13,27 +13,37 @@ from collections.abc import Sequence
 
 import psutil
 
-from corral.cluster.join import import_ray, split_address, token_path
+from corral.cluster.join import check_token, import_ray, split_address, token_path
 from corral.cluster.tls import check_cluster
 from corral.core.errors import CorralError
 
 _MARK = "CORRAL_CLUSTER"
 _GRACE_S = 10.0
+_NO_LOG_MONITOR = "--include-log-monitor=false"  # engines send their log themselves
 _OBJECT_STORE_BYTES = 512 << 20  # states of slots on their way
 
 
-def start_head(host: str, port: int, n_cpus: int | None, n_gpus: int | None) -> None:
+def start_head(
+    host: str, port: int, n_cpus: int | None, n_gpus: int | None, has_dashboard: bool = False
+) -> None:
     """Start a cluster that listens on one address of this machine. Raises CorralError."""
     import_ray(host)
     _write_token()
-    _start(f"{host}:{port}", ["--head", f"--node-ip-address={host}", f"--port={port}"], n_cpus, n_gpus)
+    dashboard = [f"--include-dashboard={has_dashboard}", f"--dashboard-host={host}"]
+    _start(
+        f"{host}:{port}",
+        ["--head", f"--node-ip-address={host}", f"--port={port}", *dashboard],
+        n_cpus,
+        n_gpus,
+    )
 
 
 def start_worker(address: str, host: str, n_cpus: int | None, n_gpus: int | None) -> None:
     """Have this machine join a cluster. Raises CorralError."""
     head, port = split_address(address)
-    import_ray(head)
+    ray = import_ray(head)
     check_cluster(head, port)
+    check_token(ray, head, port)
     own = [f"--node-ip-address={host}"] if host else []
     _start(address, [f"--address={address}", *own], n_cpus, n_gpus)
 
@@ -62,9 +72,9 @@ def _start(address: str, arguments: list[str], n_cpus: int | None, n_gpus: int |
         raise CorralError(f"the cluster {running} is running here already")
     numbers = {"--num-cpus": n_cpus, "--num-gpus": n_gpus, "--object-store-memory": _OBJECT_STORE_BYTES}
     given = [f"{name}={number}" for name, number in numbers.items() if number is not None]
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, *given]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, *given, _NO_LOG_MONITOR]
     started = subprocess.run(
-        [*command, "--include-dashboard=false", "--include-log-monitor=false", "--no-monitor"],
+        command,
         env={**os.environ, _MARK: address},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

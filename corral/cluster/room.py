@@ -28,17 +28,9 @@ class Room:
     def start(self, ray: Any, actor: type, kind: str, index: int = 0) -> Any:
         """Start an actor in the bundle `index`, on another node than the others if there is one."""
         strategy = "SPREAD" if self.group is None else _in_bundle(ray, self.group, index)
-        name = f"{kind}-{uuid.uuid4().hex[:12]}"
-        return self._start(ray, actor, name=name, scheduling_strategy=strategy)
-
-    def share(self, ray: Any, actor: type, name: str) -> Any:
-        """Return the actor with this name, which is started if there is none, and ends by itself."""
-        options = {"lifetime": "detached", "get_if_exists": True, "scheduling_strategy": "SPREAD"}
-        return self._start(ray, actor, name=name, **options)
-
-    def _start(self, ray: Any, actor: type, **options: Any) -> Any:
+        name = f"corral-{kind}-{uuid.uuid4().hex[:6]}"  # several servers may use the cluster
         reserved = {"num_cpus": self.n_cpus, "num_gpus": self.n_gpus, "max_restarts": 0}
-        return ray.remote(actor).options(**reserved, **options).remote()
+        return ray.remote(actor).options(**reserved, name=name, scheduling_strategy=strategy).remote()
 
 
 def reserve(ray: Any, asked: Asked, n_threads: int) -> Room:
@@ -74,10 +66,14 @@ def await_place(ray: Any, starting: Any, what: str) -> Place:
     return place
 
 
+class NodeRefused(CorralError):
+    """A node cannot run a process, and says why: waiting does not help."""
+
+
 def check_place(place: Place, what: str) -> None:
-    """Raise CorralError if a node has refused to run something."""
+    """Raise NodeRefused if a node has refused to run something."""
     if place.refusal:
-        raise CorralError(f"the node {place.node} cannot run {what}: {place.refusal}")
+        raise NodeRefused(f"the node {place.node} cannot run {what}: {place.refusal}")
 
 
 def reason_of(error: Exception) -> str:

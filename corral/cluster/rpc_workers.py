@@ -15,7 +15,10 @@ class RpcWorkers:
 
     def __init__(self, ray: Any, asked: Asked, room: Room, n_threads: int) -> None:
         self._ray = ray
-        hosts = [room.start(ray, RpcHost, "rpc", index) for index in range(1, asked.n_rpc_workers + 1)]
+        hosts = [
+            room.start(ray, RpcHost, f"rpc-worker-{asked.index}-{index}", index)
+            for index in range(1, asked.n_rpc_workers + 1)
+        ]
         arguments = (__version__, n_threads, room.n_cpus, asked.may_be_public)
         starting = [host.start.remote(*arguments) for host in hosts]
         places = [await_place(ray, each, "an RPC worker") for each in starting]

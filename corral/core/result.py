@@ -138,7 +138,18 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
 
 
 class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"):
+    """Why there is no engine. `may_pass`: the reason is outside of it, as a cluster that does not answer."""
+
     message: str
+    may_pass: bool = False
+
+
+class Placed(msgspec.Struct, frozen=True, array_like=True, tag="placed"):
+    """Where an engine of another machine runs."""
+
+    node: str
+    address: str
+    pid: int
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
@@ -173,14 +184,6 @@ class Dropped(msgspec.Struct, frozen=True, array_like=True, tag="dropped"):
     """These states are gone from host memory."""
 
     states: list[int]
-
-
-class Foreign(msgspec.Struct, frozen=True, array_like=True, tag="foreign"):
-    """What other fronts have in an engine that several share: `n_tasks` that have not ended. `id_slots`: that
-    they have taken since the last report. The engine's actor makes it: the engine does not know fronts."""
-
-    n_tasks: int
-    id_slots: list[int] = []
 
 
 class Tier(str, enum.Enum):
@@ -347,6 +350,6 @@ EmbedResult = Begun | Vectors | Embedded
 LastResult = Done | Embedded
 TaskResult = Admitted | Progress | PromptProbs | Tokens | Edited | Done | Failed | EmbedResult
 Answer = SlotReport | AdapterLoaded | MediaLayout | Controlled
-LifeEvent = Loading | Planned | Opened | Ready | LoadFailed | Heartbeat  # about the engine itself
-CacheEvent = Stashed | Dropped | Foreign
+LifeEvent = Placed | Loading | Planned | Opened | Ready | LoadFailed | Heartbeat  # about the engine itself
+CacheEvent = Stashed | Dropped
 Event = LifeEvent | Queue | Decodes | CacheEvent | Answer | TaskResult

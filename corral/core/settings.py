@@ -224,10 +224,6 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ray_gpus: int = 0  # of each engine and RPC worker
     rpc_workers: int = 0  # of each engine, in the Ray cluster
     allow_insecure_cluster: bool = False
-    n_fronts: int = 1
-    front_group: str = ""  # of fronts that share engines; no option sets it
-    front_index: int = 0  # in the group
-    own_host: str = ""  # for a port of this server alone; no option sets it
     models_dir: str = ""
     models_preset: str = ""
     models_max: int = 4  # loaded at once; 0: no limit

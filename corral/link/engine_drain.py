@@ -36,9 +36,13 @@ class EngineDrain:
         load: Callable[[Member], Awaitable[None]] | None = None,
         limit_s: float = LIMIT_S,
     ) -> None:
-        """Return when the next engine is ready. Raises Conflict if it is not ready itself, or no other is.
+        """Return when the next engine is ready; one that has failed is started again. Raises Conflict if it
+        is neither ready nor failed, if no other is ready, or if it fails again.
         `load`: starts the next engine otherwise. `limit_s`: for tasks that cannot move."""
         async with self._turn:
+            if member.state is EngineState.FAILED:
+                await member.lifecycle.revive()
+                return
             self._check(member)
             member.is_draining = True
             try:

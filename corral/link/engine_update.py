@@ -18,7 +18,6 @@ from corral.link.engine_drain import EngineDrain
 from corral.link.lifecycle import EngineState
 from corral.link.member import Member
 
-_UNUSED = (EngineState.SLEEPING, EngineState.FAILED)
 _log = logging.getLogger("corral")
 
 
@@ -34,14 +33,21 @@ class EngineUpdate:
         """Return when all engines have the file. Raises CorralError if one cannot load it: that one, and
         those after it, have the former file."""
         async with self._turn:
-            for member in self._members:
+            # Failed engines first: they serve nobody, and then can serve for others.
+            for member in sorted(self._members, key=lambda each: each.state is not EngineState.FAILED):
                 await self._update(member, model)
         _log.info("all engines have the model %(path)s", {"path": model})
 
     async def _update(self, member: Member, model: str) -> None:
-        if member.state in _UNUSED:
-            lifecycle = member.lifecycle
-            lifecycle.settings = msgspec.structs.replace(lifecycle.settings, model=model)
+        lifecycle = member.lifecycle
+        if member.state in (EngineState.SLEEPING, EngineState.FAILED):
+            former = lifecycle.settings
+            lifecycle.settings = msgspec.structs.replace(former, model=model)
+            try:
+                await lifecycle.revive()
+            except Conflict:
+                lifecycle.settings = former
+                raise
             return
         await member.load()
         await self._drain.replace(member, lambda member: _load(member, model), math.inf)

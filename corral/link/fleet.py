@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from corral.core.errors import CorralError, NotSupported
+from corral.core.errors import CorralError
 from corral.core.media_item import MediaItem
 from corral.core.modifier import AdapterInfo
 from corral.core.result import ControlOutcome, Loading, ModelInfo, SlotReport
@@ -66,14 +66,10 @@ class Fleet:
         open_end: Callable[[int], OpenEnd] | None = None,
         share_out: ShareOut = machine_shares,
         scale: ScaleLimits | None = None,
-        first_id: int = 0,
-        is_shared: bool = False,
     ) -> None:
         """`open_end`: another kind of engine than a process of this machine, for the engine with this number.
-        `share_out`: gives each engine its settings. `scale`: how many engines run; None: all. `first_id`: of
-        tasks and commands. `is_shared`: other fronts use the same engines."""
-        ids = itertools.count(first_id)
-        self._is_shared = is_shared
+        `share_out`: gives each engine its settings. `scale`: how many engines run; None: all."""
+        ids = itertools.count()
         self._merged = MergedObserver(observer, n_engines)
         self._on_loading = on_loading
         self._members = [
@@ -232,12 +228,10 @@ class Fleet:
 
     async def drain(self, index: int) -> None:
         """Replace an engine; its tasks continue on others. Continues without its caller."""
-        self._check_own()
         await self._replace(self._drain.replace(self._members[index]))
 
     async def update(self, model: str) -> None:
         """Replace all engines, one after another, by ones with another model file."""
-        self._check_own()
         await self._replace(self._update.run(model))
         self.lifecycle.settings = msgspec.structs.replace(self.lifecycle.settings, model=model)
 
@@ -272,12 +266,6 @@ class Fleet:
         if not self.lifecycle.is_closing:
             self._free_adapters()
             self._dispatcher.even_out()
-
-    def _check_own(self) -> None:
-        if self._is_shared:
-            raise NotSupported(
-                "engines that several fronts share (--fronts) cannot be replaced by one of them"
-            )
 
     @property
     def _n_slots(self) -> int:

@@ -13,11 +13,12 @@ import logging
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from corral.core.errors import CorralError, EngineDied, Unavailable
+from corral.core.errors import Conflict, CorralError, EngineDied, Unavailable
 from corral.core.result import (
     Event,
     Heartbeat,
@@ -26,6 +27,7 @@ from corral.core.result import (
     Loading,
     ModelInfo,
     Opened,
+    Placed,
     Planned,
     Tokens,
 )
@@ -40,6 +42,7 @@ from corral.link.process import EngineEnd, EngineProcess, OpenEnd
 from corral.link.restart import RestartPolicy
 
 FLUSH_S = 60.0  # for an engine to write its caches to disk on exit
+RETRY_S = 60.0  # between two tries to start an engine that has failed
 _log = logging.getLogger("corral")
 
 
@@ -95,11 +98,15 @@ class EngineLifecycle:
         self._admitting: asyncio.Task[None] | None = None
         self._refusal: CorralError | None = None
         self._is_refused = False  # the engine itself said why it cannot load
+        self._retry = asyncio.Event()
+        self._may_pass = False  # the present engine is lost for a reason outside of it
+        self._revival: asyncio.Future[None] | None = None  # somebody waits for the next try
         self._unloaded = asyncio.Event()
         self._state = EngineState.LOADING
         self.info: ModelInfo | None = None
         self.loading = Loading()  # of the current or last start
         self.n_restarts = 0  # engines that were lost and replaced
+        self.place: Placed | None = None  # of an engine on another machine
 
     def owned_by(self, owner: EngineOwner) -> None:
         """Have another object decide when engines may load; call it before `start`."""
@@ -179,7 +186,7 @@ class EngineLifecycle:
         if self._is_closing:
             raise shutting_down()
         if self.state is EngineState.FAILED:
-            raise Unavailable(f"The engine is down: {self._lost_because}")
+            raise Unavailable(f"The engine is down: {self._down_because}")
 
     def wake(self) -> None:
         """Load the engine again if it was unloaded when idle."""
@@ -196,6 +203,13 @@ class EngineLifecycle:
         if self.state is EngineState.SLEEPING:
             self.state = EngineState.WAKING
         self._woken.set()
+
+    async def revive(self) -> None:
+        """Try now to start an engine that has failed. Raises Conflict if it fails again."""
+        if self.state is EngineState.FAILED:
+            self._revival = self._revival or asyncio.get_running_loop().create_future()
+            self._retry.set()
+            await asyncio.shield(self._revival)
 
     async def unload(self) -> None:
         """Unload an idle engine until it is needed again; returns when its memory is free."""
@@ -259,6 +273,7 @@ class EngineLifecycle:
 
     async def _run_once(self) -> None:
         process = self.process = (self._open_end or EngineProcess)(self._on_events)
+        self._may_pass, self.place = process.is_remote, None
         self._unloaded.clear()
         self._heartbeat, self._ready_at, self.loading = HeartbeatMonitor(self._timeout_s), None, Loading()
         try:
@@ -303,10 +318,10 @@ class EngineLifecycle:
         """Wait after a lost engine, as the policy says; return whether to start another."""
         self._down_because = self._lost_because
         life = self._listener.on_lost(None if self._ready_at is None else time.monotonic() - self._ready_at)
-        delay_s = self._policy.end(life)
+        delay_s = self._policy.end(replace(life, may_pass=self._may_pass))
         if delay_s is None:
             self._give_up()
-            return False
+            return self._owner is None and await self._wait_revived()
         self.state = EngineState.RESTARTING
         self.n_restarts += 1
         soon = f" in {delay_s:g} s" if delay_s else ""
@@ -316,9 +331,24 @@ class EngineLifecycle:
 
     def _give_up(self) -> None:
         self._down_because = self._lost_because
+        if self.state is not EngineState.FAILED:
+            _log.error("the engine is down: %(reason)s", {"reason": self._lost_because})
         self.state = EngineState.FAILED
-        _log.error("the engine is down: %(reason)s; giving up", {"reason": self._lost_because})
         self._listener.on_down(Unavailable(f"The engine is down: {self._lost_because}"))
+        self._end_revival(Conflict(f"the engine cannot start: {self._lost_because}"))
+
+    async def _wait_revived(self) -> bool:
+        """Wait until a failed engine is worth another try: the reason may be gone."""
+        self._retry.clear()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._retry.wait(), RETRY_S)
+        return True
+
+    def _end_revival(self, error: Conflict | None = None) -> None:
+        revival, self._revival = self._revival, None
+        if revival is None or revival.done():
+            return
+        revival.set_exception(error) if error is not None else revival.set_result(None)
 
     def _fall_asleep(self, process: EngineEnd) -> None:
         """Unload the engine; requests wait for the next one."""
@@ -354,10 +384,13 @@ class EngineLifecycle:
             self._tell_owner()
             if self.state is not EngineState.WAKING:
                 self._on_loading(event)
+        elif isinstance(event, Placed):
+            self.place = event
         elif isinstance(event, Planned):
             self._admitting = asyncio.create_task(self._admit(event, process))
         elif isinstance(event, LoadFailed):
-            self._lost_because, self._is_refused = event.message, True
+            if not self._lost_because:  # the first reason is the cause of the others
+                self._lost_because, self._is_refused, self._may_pass = event.message, True, event.may_pass
         elif isinstance(event, Opened):
             if not self._opened.done():
                 self._opened.set_result(event.path)
@@ -375,6 +408,7 @@ class EngineLifecycle:
             self._down_because = ""
             self.info, self.state = event.info, EngineState.READY
             self._listener.on_ready(event.info, process)
+            self._end_revival()
             if not self._loaded.done():
                 self._loaded.set_result(event.info)
 

@@ -21,9 +21,9 @@ from corral.core.result import (
     Decodes,
     Done,
     Failed,
-    Foreign,
     LastResult,
     ModelInfo,
+    Placed,
     Progress,
     Queue,
     SlotReport,
@@ -105,7 +105,7 @@ class Member(EngineClient):
         self._left: dict[int, int] = {}  # prompt tokens to be evaluated, by task
         self._admitted_at: dict[int, float] = {}
         self._copied: dict[int, int] = {}  # engines that states came from, by task
-        self._n_foreign = 0  # tasks of other fronts
+        self.n_generated = 0  # tokens, over all its processes
 
     @property
     def slots(self) -> range:
@@ -114,10 +114,17 @@ class Member(EngineClient):
         return range(self.index * n, (self.index + 1) * n)
 
     @property
+    def place(self) -> Placed | None:
+        """Where it runs, if not on this machine."""
+        return self.lifecycle.place
+
+    @property
     def pid(self) -> int | None:
-        """Its process, if there is one on this machine."""
+        """Its process, on whatever machine."""
         process = self.lifecycle.process
-        return process.pid if process is not None and self.state is EngineState.READY else None
+        if process is None or self.state is not EngineState.READY:
+            return None
+        return self.place.pid if self.place is not None else process.pid
 
     @property
     def fingerprint(self) -> str:
@@ -127,6 +134,11 @@ class Member(EngineClient):
     def is_open(self) -> bool:
         """Whether it can take tasks now."""
         return self.state is EngineState.READY and not (self.is_silent or self.is_draining)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it is not lost: it runs, or sleeps until it is needed."""
+        return self.state in (EngineState.READY, EngineState.SLEEPING) and not self.is_silent
 
     @property
     def n_submitted(self) -> int:
@@ -160,7 +172,7 @@ class Member(EngineClient):
         n_running = sum(pending.is_admitted for pending in self._pending.values())
         return EngineLoad(
             self.lifecycle.settings.n_parallel,
-            n_running + self._n_foreign,
+            n_running,
             len(self._pending) - n_running,
             sum(self._left.values()),
             cost.token_ms or TOKEN_MS,
@@ -283,23 +295,13 @@ class Member(EngineClient):
 
     def _open_numbered(self, on_events: OnEvents) -> EngineEnd:
         open_end = self._open_inner or EngineProcess
-        return NumberedEnd(on_events, lambda: self.slots.start, open_end)
+        return NumberedEnd(on_events, lambda: self.slots.start, open_end, f"corral.engine.{self.index}")
 
     def _note_states(self, event: CacheEvent) -> None:
         if isinstance(event, Stashed):
             self.view.on_stashed(event)
-        elif isinstance(event, Foreign):
-            self._note_foreign(event)
         else:
             self.view.on_dropped(event)
-
-    def _note_foreign(self, event: Foreign) -> None:
-        for slot in event.id_slots:
-            self.view.on_taken(slot)
-        has_room = event.n_tasks < self._n_foreign
-        self._n_foreign = event.n_tasks
-        if has_room:
-            self._fleet.on_room()
 
     def _with_copy(self, admitted: Admitted) -> Admitted:
         """Have the report say which engine the state came from."""
@@ -321,6 +323,7 @@ class Member(EngineClient):
             self._left[id] = len(task.evaluated) - result.n_past
         elif isinstance(result, Tokens):
             self._left.pop(id, None)
+            self.n_generated += len(result.tokens)
         elif isinstance(result, Done):
             service_ms = (time.monotonic() - self._admitted_at.pop(id, time.monotonic())) * 1e3
             cost = self._fleet.cost_of(self.fingerprint)
@@ -347,4 +350,4 @@ class Member(EngineClient):
         self.view.clear()
         self._left.clear()
         self._admitted_at.clear()
-        self.queue, self._n_foreign = [], 0
+        self.queue = []

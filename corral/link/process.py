@@ -46,9 +46,16 @@ def spawn_module(
 class EngineEnd(Protocol):
     """An engine as the front reaches it: `EngineProcess`, or an engine elsewhere."""
 
+    log_name: str  # of the logger for its lines
+
     @property
     def pid(self) -> int | None:
         """Its process, if that runs on this machine."""
+        ...
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it can be lost by what happens between the machines."""
         ...
 
     async def spawn(self, settings: EngineSettings) -> None:
@@ -77,6 +84,8 @@ class EngineProcess(asyncio.Protocol):
 
     module = "corral.link.worker"
     arguments: Sequence[str] = ()
+    is_remote = False
+    log_name = "corral.engine"
 
     def __init__(self, on_events: OnEvents) -> None:
         self._on_events = on_events
@@ -93,7 +102,7 @@ class EngineProcess(asyncio.Protocol):
         self._parcels.setblocking(False)
         with theirs, theirs_parcels:
             fds = [theirs.fileno(), theirs_parcels.fileno()]
-            self._process, self._log = spawn_module(self.module, fds, "corral.engine", self.arguments)
+            self._process, self._log = spawn_module(self.module, fds, self.log_name, self.arguments)
         self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
         self._transport.write(encode_frame(settings))
 

@@ -1,7 +1,8 @@
 """Decide whether and when a lost engine is replaced: pure decisions from its predecessors.
 
 Engines that fail without work may do so only a few times in a row. An engine with work may have been
-crashed by it: the task is charged elsewhere, so no client can use up the engine's restarts.
+crashed by it: the task is charged elsewhere, so no client can use up the engine's restarts. What a cluster or
+a network causes is waited for without end.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Life:
     ready_s: float | None  # None: never
     has_suspects: bool = False  # whether it had work when it ended
     has_completed: bool = False  # it completed a task
+    may_pass: bool = False  # the reason was outside of it: a cluster, a network
 
 
 class RestartPolicy:
@@ -31,11 +33,16 @@ class RestartPolicy:
         self._n_failures = n_failures
         self._n_failed = 0
         self._n_taken_down = 0
+        self._n_waits = 0
 
     def end(self, life: Life) -> float | None:
         """Record a lost engine. Returns the seconds until the next one; None: start no more."""
         if life.has_completed:
             self._n_failed = self._n_taken_down = 0
+        if life.may_pass:
+            self._n_waits = 0 if life.ready_s is not None else self._n_waits + 1
+            return _growing(self._n_waits, _LONGEST_S)
+        self._n_waits = 0
         if life.ready_s is not None and life.has_suspects:
             self._n_taken_down += 1
             return _growing(self._n_taken_down - _N_AT_ONCE, _LONGEST_BLAMED_S)

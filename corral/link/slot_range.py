@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from corral.core.result import Admitted, Event, Foreign, SlotReport, Stashed
+from corral.core.result import Admitted, Event, SlotReport, Stashed
 from corral.core.settings import EngineSettings
 from corral.core.task import Command, Proceed, SlotAction, Task
 from corral.link.process import EngineEnd, OnEvents, OpenEnd
@@ -20,14 +20,21 @@ replace = msgspec.structs.replace
 class NumberedEnd:
     """An `EngineEnd` around another one."""
 
-    def __init__(self, on_events: OnEvents, first: Callable[[], int], open_end: OpenEnd) -> None:
+    def __init__(
+        self, on_events: OnEvents, first: Callable[[], int], open_end: OpenEnd, log_name: str
+    ) -> None:
         self._on_events = on_events
         self._first = first
         self._end = open_end(self._receive)
+        self._end.log_name = self.log_name = log_name
 
     @property
     def pid(self) -> int | None:
         return self._end.pid
+
+    @property
+    def is_remote(self) -> bool:
+        return self._end.is_remote
 
     async def spawn(self, settings: EngineSettings) -> None:
         await self._end.spawn(settings)
@@ -76,8 +83,6 @@ def from_engine(event: Event, first: int) -> Event:
         )
     if isinstance(event, (SlotReport, Stashed)):
         return replace(event, id_slot=event.id_slot + first)
-    if isinstance(event, Foreign):
-        return replace(event, id_slots=[slot + first for slot in event.id_slots])
     return event
 
 

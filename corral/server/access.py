@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from corral.api.error import ErrorAnswer
+from corral.api.key_limits import KeyLimits
+from corral.api.router import ApiRoute
 from corral.api.trust import is_internal, mark_anonymous
 from corral.core.client import Client, Limits
 from corral.core.errors import CorralError, Unauthorized
+from corral.core.key_role import KeyRole, Permission
 from corral.core.settings import ServerSettings
 from corral.server.key_file import read_key_file
 from corral.telemetry.scope import record_in
@@ -27,20 +32,26 @@ _READING = ("GET", "HEAD")
 _BEARER = b"bearer "
 _ASKING = [(b"www-authenticate", b"Bearer")]
 _NAMED = re.compile(
-    r"([A-Za-z0-9._-]{1,64})(?:=(\d{1,4}(?:\.\d{1,3})?))?((?:,(?:(?:tpm|tpd|concurrent)=\d{1,12}|admin))*):(.+)"
+    r"([A-Za-z0-9._-]{1,64})(?:=(\d{1,4}(?:\.\d{1,3})?))?"
+    rf"((?:,(?:(?:tpm|tpd|concurrent)=\d{{1,12}}|{'|'.join(role.value for role in KeyRole)}))*):(.+)"
 )
 _LIMITS = {"tpm": "tokens_per_minute", "tpd": "tokens_per_day", "concurrent": "concurrent"}
 _TENANT_BYTES = 16
+_log = logging.getLogger("corral")
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
     digest: bytes
     client: Client
+    has_role: bool = False  # given in the file
 
 
 class Keys:
-    """The valid API keys; without any, requests need none. `reload` replaces those of the file."""
+    """The valid API keys; without any, requests need none. `reload` replaces those of the file.
+
+    If none has a role, the first is the administrator's: a server with one key can be changed with it.
+    """
 
     def __init__(self, server: ServerSettings) -> None:
         """Read the keys. Raises CorralError if the options or the file contain no key."""
@@ -71,7 +82,12 @@ class Keys:
     def _read(self) -> list[_Key]:
         lines = read_key_file(self._file) if self._file else []
         numbered = enumerate(lines, len(self._given) + 1)
-        return self._given + [key for i, line in numbered for key in self._parse(line, f"key{i}")]
+        keys = self._given + [key for i, line in numbered for key in self._parse(line, f"key{i}")]
+        if not keys or any(key.has_role for key in keys):
+            return keys
+        first = keys[0].client
+        _log.info("no API key has a role: the first one, '%(name)s', is 'admin'", {"name": first.name})
+        return [_with_role(key, KeyRole.ADMIN) if key.client.id == first.id else key for key in keys]
 
     def _parse(self, line: str, name: str) -> list[_Key]:
         """Parse a line of the key file. compat: --api-key-file: a whole line is a key, even if it contains a
@@ -84,39 +100,106 @@ class Keys:
             raise CorralError(f"--api-key-file: the weight of '{found[1]}' must be greater than 0")
         words = [word.partition("=") for word in found[3].split(",") if word]
         limits = Limits(**{_LIMITS[name]: int(value) for name, equals, value in words if equals})
-        is_admin = any(name == "admin" for name, _, _ in words)
+        roles = [KeyRole(name) for name, equals, _ in words if not equals]
+        if len(roles) > 1:
+            raise CorralError(f"--api-key-file: '{found[1]}' has {len(roles)} roles; a key has one")
         keys = [self._key(key, found[1], found[1], weight) for key in (line, found[4])]
-        return [replace(key, client=replace(key.client, limits=limits, is_admin=is_admin)) for key in keys]
+        keys = [replace(key, client=replace(key.client, limits=limits)) for key in keys]
+        return [replace(_with_role(key, roles[0]), has_role=True) for key in keys] if roles else keys
 
     def _key(self, key: str, identity: str, name: str, weight: float = 1.0) -> _Key:
         tenant = b"" if self._shares else _digest(identity.encode())[:_TENANT_BYTES]
         return _Key(_digest(key.encode()), Client(name, identity, weight, tenant))
 
 
-class AccessControl:
-    """ASGI middleware before all routes: refuse requests without a valid key."""
+class Permissions:
+    """What the routes of an application need. A path without a route needs nothing: it is a 404, or a file of
+    the page."""
 
-    def __init__(self, app: ASGIApp, keys: Keys, is_public: Callable[[Scope], bool]) -> None:
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        ours = [route for route in routes if isinstance(route, ApiRoute)]
+        keys = [((method, route), route.permission) for route in ours for method in route.methods or ()]
+        self._fixed = {(method, route.path): needed for (method, route), needed in keys}
+        self._others = [
+            (method, route.path_regex, needed) for (method, route), needed in keys if route.param_convertors
+        ]
+
+    def needed(self, scope: Scope) -> Permission | None:
+        """Return what a request needs. HEAD is answered as GET."""
+        method, path = scope["method"], scope["path"]
+        method = "GET" if method == "HEAD" and ("HEAD", path) not in self._fixed else method
+        found = self._fixed.get((method, path))
+        if found is not None:
+            return found
+        matching = (needed for other, regex, needed in self._others if other == method and regex.match(path))
+        return next(matching, None)
+
+
+class AccessControl:
+    """ASGI middleware before all routes: refuse requests without a valid key, or beyond its role.
+
+    Keys at their limits are refused here too, before a body is read or a model is loaded; `Runner`
+    enforces them.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: Keys,
+        limits: KeyLimits,
+        permissions: Callable[[], Permissions],
+        is_public: Callable[[Scope], bool],
+    ) -> None:
         """`is_public`: whether a path is readable without a key, in addition to `PUBLIC_PATHS`."""
         self._app = app
         self._keys = keys
+        self._limits = limits
+        self._permissions = permissions
         self._is_public = is_public
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] == "http" and not is_internal(scope):
-            client = self._keys.find(_shown(scope))
-            if client is not None:
-                record_in(scope).client = client
-            elif self._lets_in(scope):
-                mark_anonymous(scope)
-            else:
+        if scope["type"] != "http" or is_internal(scope):
+            return self._app(scope, receive, send)
+        client = self._keys.find(_shown(scope))
+        if client is None:
+            if not self._lets_in(scope):
                 return ErrorAnswer(Unauthorized(), _ASKING)(scope, receive, send)
-        return self._app(scope, receive, send)
+            mark_anonymous(scope)
+            return self._app(scope, receive, send)
+        record_in(scope).client = client
+        return self._run(client, self._permissions().needed(scope), scope, receive, send)
+
+    def _run(
+        self, client: Client, needed: Permission | None, scope: Scope, receive: Receive, send: Send
+    ) -> Awaitable[None]:
+        app = self._app
+        try:
+            if needed is not None:
+                client.require(needed, f"{scope['method']} {scope['path']}")
+            if needed is Permission.GENERATE:
+                self._limits.check(client)
+        except CorralError as error:
+            app = ErrorAnswer(error)
+        if needed is Permission.GENERATE and client.limits:
+            return app(scope, receive, self._with_limits(client, send))
+        return app(scope, receive, send)
+
+    def _with_limits(self, client: Client, send: Send) -> Send:
+        def send_with_limits(message: Message) -> Awaitable[None]:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *self._limits.headers(client)]
+            return send(message)
+
+        return send_with_limits
 
     def _lets_in(self, scope: Scope) -> bool:
         if scope["method"] == "OPTIONS":
             return True  # compat: browsers send preflights without a key; no route answers more to OPTIONS
         return scope["method"] in _READING and (scope["path"] in PUBLIC_PATHS or self._is_public(scope))
+
+
+def _with_role(key: _Key, role: KeyRole) -> _Key:
+    return replace(key, client=replace(key.client, role=role))
 
 
 def _shown(scope: Scope) -> list[bytes]:

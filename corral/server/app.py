@@ -46,12 +46,11 @@ from corral.api.routes import (
 )
 from corral.api.state import AppState
 from corral.server import docs
-from corral.server.access import PUBLIC_PATHS, AccessControl, Keys
+from corral.server.access import PUBLIC_PATHS, AccessControl, Keys, Permissions
 from corral.server.boundary import App
 from corral.server.errors import add_error_handlers
 from corral.server.head import HeadRequests
 from corral.server.page import open_page, ui_settings
-from corral.server.rate_limit import RateLimit
 from corral.server.release import MemoryRelease
 from corral.server.resumable import ResumableStreams
 from corral.server.static_routes import StaticRoutes
@@ -133,7 +132,7 @@ def _add_monitoring(app: Starlette, state: AppState) -> None:
 
 
 def _add_access_control(app: Starlette, state: AppState, checked: Keys | None) -> None:
-    server, ledger = state.settings.server, state.telemetry.ledger
+    server = state.settings.server
     keys = app.state.keys = checked if checked is not None else Keys(server)
     app.state.openapi = cache(lambda: describe(app.routes, PUBLIC_PATHS, bool(keys)))
     if not keys or checked is not None:
@@ -144,5 +143,7 @@ def _add_access_control(app: Starlette, state: AppState, checked: Keys | None) -
         without a key."""
         return server.ui and all(route.matches(scope)[0] is Match.NONE for route in app.routes)
 
-    app.add_middleware(RateLimit, ledger=ledger)
-    app.add_middleware(AccessControl, keys=keys, is_public=is_public)
+    permissions = cache(lambda: Permissions(app.routes))
+    app.add_middleware(
+        AccessControl, keys=keys, limits=state.limits, permissions=permissions, is_public=is_public
+    )

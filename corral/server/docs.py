@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from corral.api.body import JsonResponse
 from corral.api.router import Router
+from corral.core.key_role import Permission
 from corral.server.packaged import packaged_response
 from corral.server.page import FOLDER, register_types
 
@@ -23,13 +24,13 @@ _FILES = {
 router = Router()  # requires a key if there are keys, and also exists without the web UI
 
 
-@router.get("/openapi.json", include_in_schema=False)
+@router.get("/openapi.json", include_in_schema=False, permission=Permission.ANY)
 async def description(request: Request) -> Response:
     """The description of all routes."""
     return JsonResponse(await run_in_threadpool(request.app.state.openapi))
 
 
-@router.get("/docs", "/docs/{name}", include_in_schema=False)
+@router.get("/docs", "/docs/{name}", include_in_schema=False, permission=Permission.ANY)
 async def docs(request: Request, name: str = "") -> Response:
     """The page and its files."""
     if name not in _FILES:

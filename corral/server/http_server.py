@@ -51,7 +51,6 @@ class HttpServer(uvicorn.Server):
         self._on_listening = on_listening
         self._drain = drain
         self.address = listener.address
-        self.own_address = listener.own_address
         self.keys: Renewable | None = None
 
     @property

@@ -44,7 +44,6 @@ class Reach(enum.IntEnum):
 class Listener:
     sockets: list[socket.socket]
     address: str  # for users, and for clients on this machine
-    own_address: str  # which reaches no other server
     reach: Reach
 
 
@@ -61,14 +60,8 @@ def open_listener(server: ServerSettings) -> Iterator[Listener]:
             bound = _internet_sockets(host, port, server.reuse_port)
             sockets += map(open_sockets.enter_context, bound)
             port = bound[0].getsockname()[1]  # with --port 0 the first socket chooses it for all
-        own = sockets[0]
-        if server.own_host:
-            bound = _internet_sockets(server.own_host, 0)
-            sockets += map(open_sockets.enter_context, bound)
-            own = bound[0]
         scheme = "https" if server.ssl_cert_file else "http"
-        address, own_address = (_address_of(each, scheme) for each in (sockets[0], own))
-        yield Listener(sockets, address, own_address, max(map(_reach_of, sockets)))
+        yield Listener(sockets, _address_of(sockets[0], scheme), max(map(_reach_of, sockets)))
 
 
 def _address_of(bound: socket.socket, scheme: str) -> str:

@@ -135,7 +135,7 @@ class TextFormatter(logging.Formatter):
             form = "%Y-%m-%d %H:%M:%S" if self._is_dated else "%H:%M:%S"
             self._second, self._when = second, time.strftime(form, time.localtime(second))
         level = "" if record.levelno <= logging.INFO else f"{_level_name(record)}: "
-        source = "" if record.name == _OURS else f"{_SOURCES.get(record.name, record.name)}: "
+        source = "" if record.name == _OURS else f"{_source(record.name)}: "
         return f"{self._when} {level}{source}"
 
 
@@ -336,6 +336,12 @@ def _create_new(path: str) -> int:
         except FileExistsError:
             continue
     raise FileExistsError(17, "too many files with this name", path)
+
+
+def _source(name: str) -> str:
+    """Return what is shown for a logger: `engine 2` for that of an engine of several."""
+    parent, _, number = name.rpartition(".")
+    return f"{_SOURCES[parent]} {number}" if number.isdecimal() else _SOURCES.get(name, name)
 
 
 def _level_name(record: logging.LogRecord) -> str:

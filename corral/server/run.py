@@ -11,6 +11,7 @@ import contextlib
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from corral.core.result import Loading, ModelInfo
@@ -138,7 +139,7 @@ class _Life:
         self._drain.join(front.state.admission.drain, front.monitor.close)
         self._server.keys = front.keys
         self._loading_app.open(front.app)
-        front.share(self._server.own_address)
+        front.share(self._server.address)
         return front
 
     async def _load(self, started: asyncio.Task[ModelInfo], built: asyncio.Task[Front]) -> ModelInfo:
@@ -177,9 +178,10 @@ def _open_engine(settings: Settings, telemetry: Telemetry, reporter: Reporter) -
         wait_s, idle_s = server.engines_wait_ms / 1e3, server.engines_idle_seconds
         common["scale"] = ScaleLimits(min(server.engines_min, server.n_engines), wait_s, idle_s)
     if server.ray:
-        from corral.cluster.end import in_cluster
+        from corral.cluster.end import open_in_cluster
+        from corral.cluster.node_share import shares_on_nodes
 
-        common |= in_cluster(server)
+        common |= {"open_end": partial(open_in_cluster, server), "share_out": shares_on_nodes}
     return Fleet(settings.engine, server.n_engines, server.engine_timeout_s, telemetry, **common)
 
 

@@ -24,6 +24,7 @@ from corral.api.error import render_error
 from corral.api.router import ApiRoute
 from corral.api.schema.parse import RequestModel
 from corral.core.errors import CorralError, InvalidRequest
+from corral.core.key_role import Permission
 from corral.telemetry.scope import record_in
 
 _FORMAT = "@requestFormat"
@@ -45,7 +46,7 @@ def add_vertex(
     """Add the routes that Vertex asks for, if this runs there. `dispatch`: finds the model of a request."""
     if not is_vertex(environ):
         return
-    paths = request_formats(app)
+    routes = request_formats(app)
     health = next(route for route in app.routes if isinstance(route, ApiRoute) and route.path == "/health")
 
     @functools.cache
@@ -56,19 +57,21 @@ def add_vertex(
 
     async def predict(request: Request) -> Response:
         instances = (await parse_body(request, PredictRequest)).instances
-        running = (_predict(router(), request.scope, paths, each) for each in instances)
+        running = (_predict(router(), request.scope, routes, each) for each in instances)
         return JsonResponse({"predictions": list(await asyncio.gather(*running))})
 
-    app.routes.append(ApiRoute("POST", _path(environ.get("AIP_PREDICT_ROUTE", "") or "predict"), predict))
+    path = _path(environ.get("AIP_PREDICT_ROUTE", "") or "predict")
+    app.routes.append(ApiRoute("POST", path, predict, permission=Permission.GENERATE))
     if environ.get("AIP_HEALTH_ROUTE"):
-        app.routes.append(ApiRoute("GET", _path(environ["AIP_HEALTH_ROUTE"]), health.endpoint))
+        path = _path(environ["AIP_HEALTH_ROUTE"])
+        app.routes.append(ApiRoute("GET", path, health.endpoint, permission=Permission.PUBLIC))
 
 
-def request_formats(app: Starlette) -> dict[str, str]:
-    """Return the paths that take a POST, by themselves and in camel case: `chatCompletions`."""
+def request_formats(app: Starlette) -> dict[str, ApiRoute]:
+    """Return the routes that take a POST, by their paths and by these in camel case: `chatCompletions`."""
     routes = [route for route in app.routes if isinstance(route, ApiRoute) and route.methods == {"POST"}]
-    found = [route.path for route in routes if not route.param_convertors]
-    return {**{camel_case(path): path for path in found}, **{path: path for path in found}}
+    found = [route for route in routes if not route.param_convertors]
+    return {**{camel_case(each.path): each for each in found}, **{each.path: each for each in found}}
 
 
 def camel_case(path: str) -> str:
@@ -77,26 +80,27 @@ def camel_case(path: str) -> str:
     return words[0] + "".join(word[:1].upper() + word[1:] for word in words[1:])
 
 
-async def _predict(router: ASGIApp, scope: Scope, paths: Mapping[str, str], instance: Any) -> Any:
+async def _predict(router: ASGIApp, scope: Scope, routes: Mapping[str, ApiRoute], instance: Any) -> Any:
     """Answer one instance; an error is its answer."""
     try:
         if not isinstance(instance, dict) or not isinstance(instance.get(_FORMAT), str):
             raise InvalidRequest(
                 f"each instance must be an object with a string '{_FORMAT}'", field="instances"
             )
-        path = paths.get(instance[_FORMAT])
-        if path is None:
+        route = routes.get(instance[_FORMAT])
+        if route is None:
             raise InvalidRequest(f"no route has the format '{instance[_FORMAT]:.100}'", field=_FORMAT)
+        record_in(scope).client.require(route.permission, f"POST {route.path}")
         payload = {name: value for name, value in instance.items() if name != _FORMAT}
         if "stream" in payload:
             payload["stream"] = False  # compat: /predict: streams are not possible
-        return await _call(router, scope, path, orjson.dumps(payload))
+        return await _call(router, scope, route.path, orjson.dumps(payload))
     except CorralError as error:
         return render_error(error)
 
 
 async def _call(router: ASGIApp, scope: Scope, path: str, body: bytes) -> Any:
-    """Ask a route of this server; the client of the whole request has been checked."""
+    """Ask a route of this server; the key of the whole request has been checked."""
     answer = Answer(record_in(scope))
     inner = {name: value for name, value in scope.items() if name not in _OF_ROUTE}
     headers = [line for line in scope["headers"] if line[0] not in (b"content-length", b"transfer-encoding")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Protocol
 
@@ -48,9 +48,9 @@ class Telemetry:
         """Followers of tasks that no engine has started."""
         return (each for id, each in self.followers.items() if self.queue.is_waiting(id))
 
-    def follow(self, record: RequestRecord) -> TaskFollower:
-        """Return an observer for one new task of this request."""
-        return TaskFollower(self, record)
+    def follow(self, record: RequestRecord, at_end: Callable[[], None] = lambda: None) -> TaskFollower:
+        """Return an observer for one new task of this request. `at_end`: called when it has been counted."""
+        return TaskFollower(self, record, at_end)
 
     def on_slots(self, n_slots: int) -> None:
         self.slots.reset(n_slots)
@@ -97,8 +97,9 @@ class Telemetry:
 class TaskFollower:
     """Follows one task. A `TaskObserver` of the link."""
 
-    def __init__(self, telemetry: Telemetry, record: RequestRecord) -> None:
+    def __init__(self, telemetry: Telemetry, record: RequestRecord, at_end: Callable[[], None]) -> None:
         self._telemetry = telemetry
+        self._at_end = at_end
         self.record = record
 
     def on_submit(self, task: Task | Embed) -> None:
@@ -136,3 +137,4 @@ class TaskFollower:
         telemetry.load.update(telemetry.slots.n_busy)
         for observer in telemetry.observers:
             observer.on_end(self.record, self.task)
+        self._at_end()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from corral.core.modifier import AdapterInfo
 from corral.core.result import ModelInfo
 from corral.core.settings import Settings
 from corral.link.lifecycle import EngineState
 from corral.telemetry.dispatcher import Telemetry
+
+if TYPE_CHECKING:
+    from corral.link.member import Member
 
 
 class EngineFacts(Protocol):
@@ -22,6 +25,14 @@ class EngineFacts(Protocol):
 
     @property
     def n_restarts(self) -> int: ...
+
+
+@runtime_checkable
+class FleetFacts(EngineFacts, Protocol):
+    """Of a server with several engines."""
+
+    @property
+    def engines(self) -> Sequence[Member]: ...
 
 
 class SessionFacts(Protocol):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,10 +24,13 @@ from starlette.types import Scope
 
 from corral import BUILD_INFO, __version__
 from corral.link.lifecycle import EngineState
-from corral.telemetry.facts import ServerFacts, kv_use
+from corral.telemetry.facts import FleetFacts, ServerFacts, kv_use
 from corral.telemetry.ledger import DAY_S
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.task_metrics import TaskMetrics
+
+if TYPE_CHECKING:
+    from corral.link.member import Member
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FamilyT = TypeVar("FamilyT", CounterMetricFamily, GaugeMetricFamily)
@@ -160,6 +163,8 @@ class _StateCollector:
             "Engine processes lost and replaced.",
             engine.n_restarts,
         )
+        if isinstance(engine, FleetFacts):
+            yield from engine_metrics(engine.engines)
         yield CounterMetricFamily(
             "corral_tokenizer_restarts",
             "Tokenizer processes lost and replaced.",
@@ -207,6 +212,25 @@ class _StateCollector:
             refused.add_metric([entry.name], entry.refused)
         yield used
         yield refused
+
+
+def engine_metrics(engines: Sequence[Member]) -> Iterator[Metric]:
+    """Yield what each engine of several has, and does."""
+    ready = GaugeMetricFamily("corral_engine_ready", "1 if the engine serves.", labels=["engine", "node"])
+    lost = CounterMetricFamily(
+        "corral_engine_lost", "Processes of the engine that were lost and replaced.", labels=["engine"]
+    )
+    slots = GaugeMetricFamily("corral_engine_slots", "Slots of the engine.", labels=["engine", "state"])
+    tokens = CounterMetricFamily("corral_engine_tokens", "Tokens the engine generated.", labels=["engine"])
+    for engine in engines:
+        name, load = str(engine.index), engine.load_now
+        node = engine.place.node if engine.place is not None else ""
+        ready.add_metric([name, node], engine.is_serving)
+        lost.add_metric([name], engine.n_restarts)
+        slots.add_metric([name, "busy"], load.n_running)
+        slots.add_metric([name, "idle"], load.n_slots - load.n_running)
+        tokens.add_metric([name], engine.n_generated)
+    yield from (ready, lost, slots, tokens)
 
 
 def _filled(family: FamilyT, values: Mapping[str, float]) -> FamilyT:

@@ -50,10 +50,6 @@ class Nodes:
         return _marked("corral.llama.rpc_server")
 
     @property
-    def fronts(self) -> list[psutil.Process]:
-        return _marked("corral.cli.front")
-
-    @property
     def hosts(self) -> list[psutil.Process]:
         """The actors."""
         return [engine.parent() for engine in self.engines]

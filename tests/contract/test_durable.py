@@ -181,6 +181,25 @@ async def test_another_server_sends_the_same_bytes(server, tmp_path, path):
         assert timeless(whole).endswith(timeless(rest.content))
 
 
+async def test_what_an_earlier_server_admitted_continues_at_the_limit_and_counts(tmp_path):
+    (tmp_path / "keys").write_text("amy,tpd=1,concurrent=1:a\n")
+    (tmp_path / "journal").mkdir()
+    options = {"api_key_file": str(tmp_path / "keys"), "ledger": str(tmp_path / "ledger")}
+    key = {"x-api-key": "a"}
+    async with continued(tmp_path / "journal", **options) as server:
+        kept, answer = await copy_midway(server, tmp_path, "/completion", BODY, **key)
+        await server.state.telemetry.ledger.close()
+    async with continued(kept, **options) as server:
+        (id,) = {session.id for session in server.state.streams._sessions.values()}
+        response = await server.http.get("/v1/stream", params={"conv_id": id}, headers=key)
+        assert timeless(response.content) == timeless(answer)
+        assert server.engine.submitted
+        n = len(server.engine.submitted)
+        assert (await server.http.post("/completion", json=BODY, headers=key)).status_code == 429
+        assert len(server.engine.submitted) == n
+        await server.state.telemetry.ledger.close()
+
+
 async def test_choices_that_have_ended_are_not_evaluated_again(server, tmp_path):
     body = {**BODY, "n": 3}
     whole = (await server.http.post("/completion", json=body)).content

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.api.choice import Choice
+from corral.api.key_limits import Place
 from corral.api.render.echo import echo_prompt
 from corral.api.render.native import logprob_of
+from corral.core.client import ANONYMOUS
 from corral.core.params import GenerationParams
 from corral.core.result import Admitted, PromptProbs
 from corral.core.task import Task
@@ -148,7 +150,9 @@ async def test_limits_and_conflicts(server):
 async def test_a_lost_engine_repeats_what_it_has_said(server):
     """An engine that takes over evaluates the prompt again."""
     probs = expected(tokens_of(server, "hello there"), 0)
-    choice = Choice(0, Task(prompt=[], params=GenerationParams()), TaskStream(lambda: None))
+    choice = Choice(
+        0, Task(prompt=[], params=GenerationParams()), TaskStream(lambda: None), Place(ANONYMOUS, 0)
+    )
     choice.add_result(Admitted(0, 0, 0))
     for start, end in ((0, 4), (4, 8), (0, 4), (4, 8), (8, 10)):
         choice.add_result(PromptProbs(task_id=0, start=start + 1, probs=probs[start:end]))

@@ -111,7 +111,7 @@ async def test_where_all_are_answered(reach, server):
     ],
 )
 def test_the_log_warns_where_there_is_no_key(caplog, reach, server, option):
-    warn_without_key(ServerSettings(**server), Listener([], "http://0.0.0.0:8080", "", reach))
+    warn_without_key(ServerSettings(**server), Listener([], "http://0.0.0.0:8080", reach))
     told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len(told) == (option is not None)
     assert all(option in line and "http://0.0.0.0:8080" in line for line in told)

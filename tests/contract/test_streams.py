@@ -124,6 +124,30 @@ async def test_old_bytes_and_old_streams_are_dropped(monkeypatch):
     assert await lookup(server, "tea") == []
 
 
+@pytest.mark.parametrize("bound", ["MAX_SESSIONS", "TOTAL_BYTES"])
+async def test_a_key_with_many_streams_forgets_its_own_first(tmp_path: Path, monkeypatch, bound):
+    (tmp_path / "keys").write_text("amy:a\nben:b\n")
+    server = Server(api_key_file=str(tmp_path / "keys"))
+
+    async def stream(key: str, id: str) -> int:
+        headers = {"x-conversation-id": id, "x-api-key": key}
+        return len((await server.http.post("/completion", json=BODY, headers=headers)).content)
+
+    n_bytes = await stream("a", "first")
+    monkeypatch.setattr(stream_session, bound, 8 if bound == "MAX_SESSIONS" else 8 * n_bytes + n_bytes // 2)
+    for i in range(3):
+        await stream("a", f"mine-{i}")
+    for i in range(20):
+        await stream("b", f"other-{i}")
+    known = await lookup(server, "first", *(f"mine-{i}" for i in range(3)), **{"x-api-key": "a"})
+    assert len(known) == 4, "half is hers"
+    others = [f"other-{i}" for i in range(20)]
+    assert len(await lookup(server, *others, **{"x-api-key": "b"})) in (4, 5)
+    await stream("a", "one-more")
+    assert await lookup(server, "first", **{"x-api-key": "a"}) == [], "then her oldest goes"
+    assert len(await lookup(server, *others, **{"x-api-key": "b"})) in (4, 5)
+
+
 async def test_variants_of_models_are_found():
     server = Server()
     await server.http.post("/completion", json=BODY, headers={"x-conversation-id": "tea::m"})

@@ -17,7 +17,7 @@ from corral.core.result import Admitted, Done, StopType, Tier, Timings, Tokens
 from corral.core.task import Task
 from corral.link.lifecycle import EngineState
 from corral.telemetry.dispatcher import TaskFollower, Telemetry
-from corral.telemetry.prometheus import Metrics
+from corral.telemetry.prometheus import Metrics, engine_metrics
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.task_metrics import TaskMetrics
 from tests.contract.inline import SECONDS, Server
@@ -211,6 +211,9 @@ async def test_every_name_is_in_the_documentation():
     server.app.state.metrics.watch_connections(lambda: 0)
     server.app.state.metrics._tasks.accepted_per_pos[0] = 1  # shown once there are any
     shown = set(re.findall(r"^# TYPE (\S+)", (await server.http.get("/metrics")).text, re.M))
+    shown |= {
+        f"{each.name}{'_total' * (each.type == 'counter')}" for each in engine_metrics(())
+    }  # of several engines
     assert {name for name in shown if not name.startswith("process_")} == documented
 
 

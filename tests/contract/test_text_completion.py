@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from corral.api.choice import Choice
+from corral.api.key_limits import Place
 from corral.api.render.best import best_choices
+from corral.core.client import ANONYMOUS
 from corral.core.fim import FimTokens
 from corral.core.params import GenerationParams
 from corral.core.result import TokenProb, TokenProbs
@@ -33,7 +35,9 @@ def infiller():
 
 
 def choice_of(index: int, *probs: float) -> Choice:
-    choice = Choice(index, Task(prompt=[], params=GenerationParams()), TaskStream(lambda: None))
+    choice = Choice(
+        index, Task(prompt=[], params=GenerationParams()), TaskStream(lambda: None), Place(ANONYMOUS, 0)
+    )
     choice.probs = [TokenProbs(TokenProb(0, prob), TopProbs()) for prob in probs]
     return choice
 

@@ -20,7 +20,8 @@ OPTION_NAMES = {name for option in OPTIONS for name in (*option.names, *option.n
 # Of our other commands, of pip, docker, curl and others, and of servers that people come from.
 FOREIGN = (
     "--add-host --against --allow-shlib-undefined --build --build-arg --cacert --cpus --data-binary",
-    "--extra-index-url --gpus --install --join --json --no-cache-dir --no-deps --now --only --only-binary",
+    "--address --dashboard --extra-index-url --from-file --gpus --install --join --json --no-cache-dir",
+    "--no-deps --now --only --only-binary",
     "--n-repeats --n-streams --requests --rm --rounds --seconds --server --stop-timeout",
     "--target --text --tokens --tools --url --yes",
     "--cache --chat_format --clip_model_path --config.file --config_file",

@@ -25,7 +25,7 @@ def corral(models, tmp_path_factory):
     process = {"command": sys.executable, "args": [SCRIPT]}
     servers = {"small": process, "hers": {**process, "keys": ["alice"]}}
     (folder / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
-    (folder / "keys").write_text("alice:a-secret\nbob:b-secret\n")
+    (folder / "keys").write_text("alice:a-secret\nbob:b-secret\neve,tpd=1:e-secret\n")
     options = ("--mcp-servers-config", folder / "mcp.json", "--api-key-file", folder / "keys")
     with CorralProcess("-m", models / "llama-bpe.gguf", "-c", 8192, "-np", 2, *options) as server:
         yield server
@@ -46,6 +46,15 @@ def ask(client: openai.OpenAI, tool: str, **fields):
 
 def types(items) -> list[str]:
     return [item.type for item in items]
+
+
+def test_each_turn_is_within_the_limits_of_the_key(corral):
+    with openai.OpenAI(base_url=corral.url + "/v1", api_key="e-secret", max_retries=0) as client:
+        with pytest.raises(openai.RateLimitError):
+            ask(client, "hostile")
+        (today,) = client.get("/usage", cast_to=dict)["data"]
+    assert (today["requests"], today["refused"]) == (1, 1), "the first turn, and the one after the call"
+    assert today["output_tokens"] <= MAX_TOKENS
 
 
 def test_a_call_runs_and_the_model_goes_on(client):

@@ -15,6 +15,7 @@ class Process:
 
     all: list[Process] = []
     spawn_errors: list[Exception] = []  # of the next ones
+    is_remote = False
 
     def __init__(self, on_events) -> None:
         self._on_events = on_events

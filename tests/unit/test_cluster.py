@@ -26,9 +26,7 @@ def test_engines_get_equal_shares_of_the_nodes(nodes, n, each):
     assert cpus_each(nodes, n) == each
 
 
-@pytest.mark.parametrize(
-    "asked", [Asked("10.0.0.1:6379"), Asked("10.0.0.1:6379", 3, 1, 2, True, "engine-0", 77, 2.5)]
-)
+@pytest.mark.parametrize("asked", [Asked("10.0.0.1:6379"), Asked("10.0.0.1:6379", 2, 3, 1, 2, True)])
 def test_arguments_say_what_is_asked(asked):
     assert Asked.parse(asked.arguments) == asked
 

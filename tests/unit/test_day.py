@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from corral.core.client import Client
+from corral.core.key_role import KeyRole
 from corral.core.result import Done, StopType, Timings, Tokens
 from corral.telemetry import day as day_module
 from corral.telemetry.day import DayHistory
@@ -16,7 +17,7 @@ from corral.telemetry.day_json import render_keys, render_minutes
 from corral.telemetry.period import Period, total
 from corral.telemetry.record import RequestRecord
 
-ADMIN = Client("root", "root", is_admin=True)
+ADMIN = Client("root", "root", role=KeyRole.ADMIN)
 AMY, BEN = Client("amy", "1"), Client("ben", "2")
 
 

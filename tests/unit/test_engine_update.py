@@ -58,3 +58,39 @@ async def test_an_engine_that_cannot_load_the_file_loads_the_former_one():
         assert former.settings.model == "fake.gguf"
         assert [member.state for member in fleet.engines] == [EngineState.READY] * 2
         assert not any(isinstance(command, Stop) for command in Process.all[1].commands)
+
+
+@pytest.mark.parametrize("is_good", [True, False])
+async def test_a_failed_engine_is_started_with_the_file(is_good):
+    async with started(2, "aa", n_failures=0) as fleet:
+        await fail(fleet, 1)
+        updating = asyncio.create_task(fleet.update("new.gguf"))
+        await wait_until_async(lambda: len(Process.all) > 2 and hasattr(Process.all[2], "settings"))
+        assert Process.all[2].settings.model == "new.gguf"
+        if is_good:
+            await be_ready(2, "b")
+            await end_process(0)
+            await be_ready(3, "b")
+            await updating
+            assert [member.state for member in fleet.engines] == [EngineState.READY] * 2
+            return
+        Process.all[2].say(LoadFailed("no"))
+        Process.all[2].die()
+        with pytest.raises(Conflict, match="no"):
+            await updating
+        assert fleet.engines[1].state is EngineState.FAILED
+        assert fleet.engines[1].lifecycle.settings.model == "fake.gguf"
+
+
+async def test_a_failed_engine_is_started_again_by_a_drain():
+    async with started(2, "aa", n_failures=0) as fleet:
+        await fail(fleet, 1)
+        draining = asyncio.create_task(fleet.drain(1))
+        await be_ready(2)
+        await draining
+        assert fleet.engines[1].state is EngineState.READY
+
+
+async def fail(fleet, index: int) -> None:
+    Process.all[index].die()
+    await wait_until_async(lambda: fleet.engines[index].state is EngineState.FAILED)

@@ -12,6 +12,7 @@ from corral.core.result import (
     AdapterLoaded,
     Decodes,
     LoadFailed,
+    Placed,
     Queue,
     SlotReport,
     Tokens,
@@ -23,6 +24,7 @@ from corral.link.idle import Idle
 from corral.link.lifecycle import EngineState
 from corral.link.pending_task import MAX_CRASHES
 from corral.telemetry.dispatcher import Telemetry
+from corral.telemetry.prometheus import engine_metrics
 from tests.tools.wait import wait_until_async
 from tests.unit.fake_fleet import LONG, N_EACH, TIMINGS, Answer, be_ready, commands_of, started
 from tests.unit.fake_fleet import quick as quick
@@ -42,6 +44,35 @@ async def test_slots_are_numbered_through_all_engines():
         answer.end()
         results = await answer.results
         assert results[0].id_slot == 3
+
+
+async def test_metrics_name_the_engine_that_is_lost_and_where_each_runs():
+    async with started(2, "aa") as fleet:
+        Process.all[1].say(Placed("node-1", "10.0.0.2", 77))
+        answer = Answer(fleet, id_slot=0)
+        answer.admit(0)
+        answer.say(1, 2, 3)
+        values = metrics_of(fleet)
+        assert values["corral_engine_ready", "0", ""] == values["corral_engine_ready", "1", "node-1"] == 1
+        assert values["corral_engine_slots", "0", "busy"] == 1
+        assert values["corral_engine_tokens_total", "0"] == 3
+        assert fleet.engines[1].pid == 77
+        Process.all[1].die()
+        await be_loading(2)
+        values = metrics_of(fleet)
+        assert values["corral_engine_ready", "1", ""] == 0
+        assert values["corral_engine_lost_total", "1"] == 1
+        assert values["corral_engine_lost_total", "0"] == 0
+
+
+def metrics_of(fleet: Fleet) -> dict[tuple[str, ...], float]:
+    families = engine_metrics(fleet.engines)
+    samples = [sample for family in families for sample in family.samples]
+    return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+
+
+async def be_loading(n: int) -> None:
+    await wait_until_async(lambda: len(Process.all) > n and hasattr(Process.all[n], "settings"))
 
 
 async def test_an_action_goes_to_the_engine_of_its_slot():

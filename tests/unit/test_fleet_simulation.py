@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
+import pytest
+
+from bench.fleet.__main__ import main
 from bench.fleet.policy import CachedPrefix, ConsistentHash, LeastLoaded, Policy, RoundRobin, TextTree
 from bench.fleet.simulation import simulate
 from bench.fleet.workload import Scale
@@ -21,3 +25,12 @@ def test_placement_evaluates_little_more_than_one_giant_cache():
     assert least.n_evaluated <= ours.n_evaluated < 1.3 * least.n_evaluated
     assert all(each.n_evaluated > 1.5 * ours.n_evaluated for each in others[2:]), "those do not look"
     assert ours.wait_p50_s < min(each.wait_p50_s for each in others[2:])
+
+
+def test_the_command_runs_as_documented(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench.fleet", "--engines", "2", "--users", "10"])
+    main()
+    assert "cached prefix (Corral)" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["bench.fleet", "--help"])
+    with pytest.raises(SystemExit):
+        main()

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from corral.core.errors import CorralError, Unavailable
+from corral.core.errors import Conflict, CorralError, Unavailable
 from corral.core.result import (
     Admitted,
     Done,
@@ -126,6 +126,63 @@ async def test_too_many_failures_are_the_end_and_everybody_hears_the_last_reason
         assert "the engine is down: model 'x.gguf' cannot be opened" in caplog.text
         await asyncio.sleep(0.05)
         assert len(Process.all) == 4
+
+
+async def test_an_engine_that_a_cluster_cannot_give_is_waited_for(monkeypatch):
+    monkeypatch.setattr(Process, "is_remote", True)
+    async with started(n_failures=0) as one:
+        _, waiting = submit(one)
+        Process.all[0].die(1)  # without a word, as when the network is gone
+        for i in range(2, 9):
+            (await nth(i)).say(LoadFailed("no cluster answers", may_pass=True))
+            Process.all[-1].die(1)
+            await nth(i + 1)
+            assert (one.state, one.down_because) == (EngineState.RESTARTING, "no cluster answers")
+        Process.all[-1].be_ready()
+        assert one.state is EngineState.READY
+        waiting.cancel()
+
+
+async def test_a_model_that_a_node_cannot_load_is_a_failure(monkeypatch):
+    monkeypatch.setattr(Process, "is_remote", True)
+    async with started(n_failures=0) as one:
+        Process.all[0].die(1)
+        (await nth(2)).say(LoadFailed("no such file"), LoadFailed("the process ended with code 1"))
+        Process.all[1].die(1)
+        await wait_until_async(lambda: one.state is EngineState.FAILED)
+        assert one.down_because == "no such file"
+
+
+async def test_a_failed_engine_is_tried_again_now_and_then(monkeypatch):
+    monkeypatch.setattr(lifecycle, "RETRY_S", 0.01)
+    async with started(n_failures=0) as one:
+        Process.all[0].die()
+        for i in (2, 3):
+            (await nth(i)).say(LoadFailed("no such file"))
+            Process.all[-1].die(1)
+            await nth(i + 1)
+            assert (one.state, one.down_because) == (EngineState.FAILED, "no such file")
+            with pytest.raises(Unavailable, match="no such file"):
+                submit_task(one, [1])
+        (await nth(4)).be_ready()
+        assert (one.state, one.down_because) == (EngineState.READY, "")
+        submit_task(one, [1])
+
+
+async def test_a_failed_engine_is_revived():
+    async with started(n_failures=0) as one:
+        await one.lifecycle.revive()  # it has not failed
+        Process.all[0].die()
+        await wait_until_async(lambda: one.state is EngineState.FAILED)
+        reviving = asyncio.create_task(one.lifecycle.revive())
+        (await nth(2)).say(LoadFailed("no such file"))
+        Process.all[-1].die(1)
+        with pytest.raises(Conflict, match="no such file"):
+            await reviving
+        reviving = asyncio.create_task(one.lifecycle.revive())
+        (await nth(3)).be_ready()
+        await reviving
+        assert one.state is EngineState.READY
 
 
 async def test_the_first_engine_of_all_is_not_tried_again():

@@ -67,6 +67,16 @@ def test_one_that_has_completed_tasks_and_was_taken_down_begins_a_new_row():
     assert [policy.end(Life(5.0, has_suspects=True, has_completed=True)) for _ in range(9)] == [0] * 9
 
 
+def test_what_a_cluster_or_network_causes_is_waited_for_without_end():
+    policy = RestartPolicy(0)
+    away = Life(ready_s=None, may_pass=True)
+    assert policy.end(Life(ready_s=1.0, may_pass=True)) == 0
+    assert [policy.end(away) for _ in range(9)] == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+    assert policy.end(Life(ready_s=1.0, may_pass=True)) == 0
+    assert policy.end(away) == 0.5
+    assert policy.end(NEVER_READY) is None
+
+
 # --- blame
 
 

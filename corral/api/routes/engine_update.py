@@ -11,14 +11,13 @@ from starlette.responses import Response
 from corral.api.body import JsonResponse, parse_body
 from corral.api.openapi import answers, body_of
 from corral.api.router import Router
-from corral.api.routes.engine import fleet_of, require_admin
+from corral.api.routes.engine import fleet_of
 from corral.api.schema.answer import SUCCESS
 from corral.api.schema.engine import UpdateRequest
 from corral.api.state import state_of
-from corral.core.errors import Conflict, InvalidRequest, NotFound
+from corral.core.errors import Conflict, CorralError, InvalidRequest, NotFound
 from corral.gguf.model_file import check_model_file
 from corral.gguf.tokenizer_digest import tokenizer_digest
-from corral.telemetry.scope import record_of
 
 router = Router()
 
@@ -30,7 +29,6 @@ router = Router()
 )
 async def update(request: Request) -> Response:
     """Replace the model file of all engines; the answer comes when all have it."""
-    require_admin(record_of(request).client)
     fleet, model = fleet_of(request), state_of(request).model
     body = await parse_body(request, UpdateRequest)
     path = _path_beside(model.path, body.model)
@@ -49,8 +47,13 @@ def _path_beside(present: str, name: str) -> str:
 
 def _check(path: str, present: str) -> None:
     """Raise unless it is a model with the same tokenizer and chat template, which the front keeps."""
+    name = f"{os.path.basename(path):.64}"
     if not os.path.isfile(path):
-        raise NotFound(f"the directory of the model has no file {os.path.basename(path):.64}")
-    check_model_file(path)
-    if tokenizer_digest(path) != tokenizer_digest(present):
+        raise NotFound(f"the directory of the model has no file {name}")
+    try:
+        check_model_file(path)
+        is_same = tokenizer_digest(path) == tokenizer_digest(present)
+    except CorralError as error:
+        raise Conflict(error.message.replace(path, name)) from None
+    if not is_same:
         raise Conflict("the file has another vocabulary or chat template: start a server with it")

@@ -26,6 +26,7 @@ from corral.core.errors import NotSupported, Unavailable
 from corral.core.media_item import MediaKind
 from corral.grammar.keyword import render_support
 from corral.link.lifecycle import EngineState
+from corral.telemetry.facts import FleetFacts
 from corral.telemetry.scope import record_of
 from corral.telemetry.slots import SlotView
 
@@ -51,6 +52,9 @@ async def health(request: Request) -> Response:
         "slots_idle": n_idle,
         "slots_processing": slots.n_busy,
     }
+    if isinstance(state.engine, FleetFacts):
+        n_ready = sum(engine.is_serving for engine in state.engine.engines)
+        status["engines"] = {"ready": n_ready, "total": len(state.engine.engines)}
     if "include_slots" in query and state.settings.server.slots and not is_anonymous(request):
         status["slots"] = _render_slots(state)
     if is_full and "fail_on_no_slot" in query:

@@ -21,6 +21,7 @@ from corral.api.schema.field import Flag
 from corral.api.schema.parse import RequestModel
 from corral.api.state import state_of
 from corral.core.errors import FeatureDisabled, InvalidRequest, McpError, NotFound
+from corral.core.key_role import Permission
 from corral.telemetry.scope import record_of
 
 router = Router()
@@ -52,8 +53,8 @@ async def call_tool(request: Request) -> Response:
 
 
 # compat: /cors-proxy: 403, as where llama-server's page may not use it. Corral's page needs no proxy.
-@router.get("/cors-proxy", include_in_schema=False)
-@router.post("/cors-proxy", include_in_schema=False)
+@router.get("/cors-proxy", include_in_schema=False, permission=Permission.ANY)
+@router.post("/cors-proxy", include_in_schema=False, permission=Permission.ANY)
 async def proxy(_request: Request) -> Response:
     raise FeatureDisabled("this feature is disabled: Corral does not act as a proxy")
 

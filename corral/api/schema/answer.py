@@ -6,7 +6,9 @@ from corral.api.openapi import Schema, either, list_of, optional, shape
 from corral.storage.saved_chat import MAX_TIME_MS, MAX_TITLE_CHARS
 
 SUCCESS = shape(success="boolean", warnings="array?")
-HEALTH = shape(status="string", slots_idle="integer", slots_processing="integer", slots="array?")
+HEALTH = shape(
+    status="string", slots_idle="integer", slots_processing="integer", engines="object?", slots="array?"
+)
 _SLOT = shape(
     id="integer",
     id_task="integer",

@@ -19,6 +19,7 @@ from corral.cli.options import (
     models,
     other_program,
     parallel,
+    removed,
     sampling,
     server,
     speculative,
@@ -48,6 +49,7 @@ GROUPS = (
     Group("model", model.OPTIONS + todays_server.MODEL),
     Group("server", server.OPTIONS + models.OPTIONS + server.CHAT + server.STATE + todays_server.SERVER),
     Group("logging", general.LOGGING + other_program.LOGGING + todays_server.LOGGING),
+    Group("removed", removed.OPTIONS, "options of former versions, and what to use instead"),
 )
 
 OPTIONS = tuple(option for group in GROUPS for option in group.options)

@@ -50,13 +50,6 @@ OPTIONS = (
         limits=(0, 64),
     ),
     Option(
-        ("--fronts",),
-        "servers in the Ray cluster that share the engines, for more requests than one process can serve; "
-        "files and directories of options must be on storage that all nodes share",
-        limits=(1, 64),
-        target="server.n_fronts",
-    ),
-    Option(
         ("--allow-insecure-cluster",),
         "join a Ray cluster at an address that is not private",
         negative=("--no-allow-insecure-cluster",),

@@ -148,7 +148,8 @@ OPTIONS = (
     Option(
         ("--api-key-file",),
         "file with API keys, one per line, as KEY, NAME:KEY or NAME=WEIGHT:KEY, with limits as in "
-        "NAME,tpm=60000,tpd=1000000,concurrent=4:KEY, or admin; reloaded on SIGHUP",
+        "NAME,tpm=60000,tpd=1000000,concurrent=4:KEY, and a role as in NAME,admin:KEY (admin, user, "
+        "inference-only, read-only); reloaded on SIGHUP",
         path=PathUse.TEXT,
     ),
     Option(

@@ -105,7 +105,7 @@ class _Life:
         if sharing is not None:
             api: AppState = self._hub.state.api
             sharing.start(
-                self._server.own_address,
+                self._server.address,
                 batches,
                 durable,
                 api.telemetry.ledger,

@@ -42,6 +42,7 @@ from corral.api.sse import EventStream
 from corral.api.state import AppState, state_of
 from corral.chat.message import parse_tools
 from corral.core.errors import InvalidRequest
+from corral.core.key_role import Permission
 from corral.link.lifecycle import EngineState
 
 _EUCLIDEAN = 2
@@ -63,7 +64,7 @@ router = Router()
 _root = Router(route_class=_RootRoute)
 
 
-@_root.head("/", include_in_schema=False)
+@_root.head("/", include_in_schema=False, permission=Permission.ANY)
 async def running(_request: Request) -> Response:
     """Whether there is a server."""
     return PlainTextResponse("Ollama is running")

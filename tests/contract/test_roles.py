@@ -1,0 +1,164 @@
+"""Roles of keys: each may do what the table of operations says, on every route, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from corral.api.operation import GROUPS, permission_for
+from corral.api.router import ApiRoute
+from corral.core.errors import CorralError
+from corral.core.key_role import KeyRole, Permission, roles_with
+from corral.core.settings import ServerSettings
+from corral.server.access import Keys
+from corral.server.vertex import add_vertex
+from tests.contract.field_cases import PLAIN
+from tests.contract.inline import Server
+
+LINES = "".join(f"{role.value},{role.value}:key-{role.value}\n" for role in KeyRole)
+
+
+def roles_server(folder: Path, **options: Any) -> Server:
+    (folder / "keys").write_text(LINES)
+    server = Server(
+        api_key_file=str(folder / "keys"), slots=True, props=True, chat_template="chatml", **options
+    )
+    add_vertex(server.app, {"AIP_MODE": "PREDICTION"})
+    return server
+
+
+async def ask(server: Server, role: KeyRole, path: str, method: str = "POST", **body: Any) -> httpx.Response:
+    headers = {"x-api-key": f"key-{role.value}"}
+    return await server.http.request(method, path, json=body, headers=headers)
+
+
+@pytest.mark.parametrize("role", KeyRole)
+async def test_every_route(tmp_path, role):
+    server = roles_server(tmp_path)
+    n_refused = 0
+    for route in server.app.routes:
+        assert isinstance(route, ApiRoute)
+        path = re.sub(r"\{.*?\}", "0", route.path)
+        for method in route.methods or ():
+            n = len(server.engine.submitted)
+            response = await ask(server, role, path, method, **PLAIN.get(path, {}))
+            is_refused = not role.may(route.permission)
+            error = {} if method == "HEAD" or not is_refused else response.json()["error"]
+            assert (response.status_code == 403 and "the role" in response.text) == is_refused, (method, path)
+            if is_refused:
+                n_refused += 1
+                text = error if isinstance(error, str) else error["message"]
+                assert all(f"'{each.value}'" in text for each in roles_with(route.permission)), text
+                assert len(server.engine.submitted) == n
+    assert (n_refused > 5) == (role is not KeyRole.ADMIN)
+
+
+async def test_other_spellings_of_a_path_are_the_same_route(tmp_path):
+    server = roles_server(tmp_path)
+    for path in ("/slots/0", "/models/load", "/metrics"):
+        for method in ("POST", "GET", "HEAD", "PUT"):
+            status = (await ask(server, KeyRole.INFERENCE_ONLY, path, method)).status_code
+            status_of_admin = (await ask(server, KeyRole.ADMIN, path, method)).status_code
+            assert status in (403, status_of_admin), (method, path)
+    assert (await ask(server, KeyRole.READ_ONLY, "/none")).status_code == 404
+    assert (await ask(server, KeyRole.READ_ONLY, "/completion", "GET")).status_code == 405
+
+
+async def test_the_system_prompt_of_a_request_needs_an_administrator(tmp_path):
+    server = roles_server(tmp_path)
+    body: dict[str, Any] = {"prompt": "a", "n_predict": 1, "system_prompt": "you are kind"}
+    response = await ask(server, KeyRole.USER, "/completion", **body)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (403, "system_prompt")
+    assert "'admin'" in error["message"]
+    assert not server.engine.submitted
+    assert server.state.defaults.system_prompt.is_empty
+    assert (await ask(server, KeyRole.ADMIN, "/completion", **body)).status_code == 200
+    assert not server.state.defaults.system_prompt.is_empty
+
+
+async def test_instances_of_vertex_have_the_role_of_their_request(tmp_path):
+    server = roles_server(tmp_path)
+    instances = [{"@requestFormat": "/props"}, {"@requestFormat": "tokenize", "content": "a"}]
+    for role, code in ((KeyRole.USER, 403), (KeyRole.ADMIN, None)):
+        response = await ask(server, role, "/predict", instances=instances)
+        props, tokens = response.json()["predictions"]
+        assert props.get("error", {}).get("code") == code
+        assert tokens["tokens"]
+    assert (await ask(server, KeyRole.READ_ONLY, "/predict", instances=instances)).status_code == 403
+
+
+def found(keys: Keys, key: str) -> KeyRole:
+    client = keys.find([key.encode()])
+    assert client is not None
+    return client.role
+
+
+@pytest.mark.parametrize(
+    ("given", "lines", "admin"),
+    [
+        (("sk-1",), "", "sk-1"),
+        (("sk-1", "sk-2"), "", "sk-1"),
+        ((), "amy:sk-1\nben:sk-2\namy:three", "sk-1"),
+        (("sk-1",), "amy:sk-2", "sk-1"),
+        ((), "amy,tpm=5:sk-1\nben:sk-2", "sk-1"),
+    ],
+)
+def test_the_first_key_is_the_administrator_if_none_has_a_role(tmp_path, caplog, given, lines, admin):
+    (tmp_path / "keys").write_text(lines or "# none")
+    file = str(tmp_path / "keys") if lines else ""
+    with caplog.at_level(logging.INFO, "corral"):
+        keys = Keys(ServerSettings(api_keys=given, api_key_file=file))
+    (line,) = [record for record in caplog.records if "'admin'" in record.getMessage()]
+    assert admin not in line.getMessage(), "a key is not logged"
+    assert found(keys, admin) is KeyRole.ADMIN
+    others = {"sk-1", "sk-2"} & {*given, *re.findall(r":(.*)", lines)} - {admin}
+    assert all(found(keys, key) is KeyRole.USER for key in others)
+
+
+def test_keys_of_the_same_name_are_the_same_administrator(tmp_path):
+    (tmp_path / "keys").write_text("amy:sk-1\nben:sk-2\namy:three")
+    keys = Keys(ServerSettings(api_key_file=str(tmp_path / "keys")))
+    assert found(keys, "sk-1") is found(keys, "three") is KeyRole.ADMIN
+
+
+def test_roles_that_are_given_are_all_that_there_are(tmp_path, caplog):
+    (tmp_path / "keys").write_text("amy:one\nben,user:two\neve,read-only,tpm=3:three")
+    with caplog.at_level(logging.INFO, "corral"):
+        keys = Keys(ServerSettings(api_keys=("given",), api_key_file=str(tmp_path / "keys")))
+    assert not caplog.records
+    expected = {"given": KeyRole.USER, "one": KeyRole.USER, "two": KeyRole.USER, "three": KeyRole.READ_ONLY}
+    assert {key: found(keys, key) for key in expected} == expected
+
+
+def test_a_key_with_two_roles_is_an_error(tmp_path):
+    (tmp_path / "keys").write_text("amy,admin,read-only:one")
+    with pytest.raises(CorralError, match="'amy' has 2 roles"):
+        Keys(ServerSettings(api_key_file=str(tmp_path / "keys")))
+
+
+async def test_with_one_key_everything_works():
+    server = Server(api_keys=("key-admin",), slots=True, props=True)
+    for path in ("/props", "/lora-adapters"):
+        response = await ask(server, KeyRole.ADMIN, path)
+        assert response.status_code in (200, 400), response.text
+
+
+def test_a_route_without_a_row_does_not_exist():
+    async def endpoint(_request: object) -> Any: ...
+
+    with pytest.raises(KeyError):
+        ApiRoute("POST", "/new", endpoint)
+    with pytest.raises(KeyError):
+        permission_for("get", "/completion")
+
+
+def test_what_changes_others_is_for_administrators():
+    assert roles_with(Permission.CHANGE) == (KeyRole.ADMIN,)
+    changing = {o.path for g in GROUPS for o in g.operations if o.permission is Permission.CHANGE}
+    assert {"/props", "/lora-adapters", "/models/load", "/models", "/engines/update"} <= changing
