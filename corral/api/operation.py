@@ -95,12 +95,14 @@ Ollama's API: The same model, for clients of ollama.
 Embeddings and reranking: Vectors, scores and labels of texts.
   post /v1/embeddings | createOpenaiEmbeddings | Create embeddings (OpenAI)
   post /embedding | createEmbeddings | Create embeddings | /embeddings
+  post /embed | embedTexts | Create embeddings (Text Embeddings Inference)
   post /rerank | rerankDocuments | Rank documents by how well they fit a query |
     /reranking, /v1/rerank, /v1/reranking
   post /classify | classifyTexts | Classify texts | /v1/classify
 Tokens: Convert text to tokens and back.
   post /tokenize | tokenize | Convert text to tokens
   post /detokenize | detokenize | Convert tokens to text
+  get /tokenizer_info | getTokenizerInfo | Get the tokenizer's special tokens and chat template (vLLM)
 Slots and sessions: Inspect, save, restore and edit what slots hold (`--slots`).
   get /slots | listSlots | List the slots
   post /slots/{id_slot} | runSlotAction | Save, restore or edit a slot
