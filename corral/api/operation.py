@@ -99,12 +99,14 @@ Ollama's API: The same model, for clients of ollama.
 Embeddings and reranking: Vectors, scores and labels of texts.
   post /v1/embeddings | createOpenaiEmbeddings | generate | Create embeddings (OpenAI)
   post /embedding | createEmbeddings | generate | Create embeddings | /embeddings
+  post /embed | embedTexts | generate | Create embeddings (Text Embeddings Inference)
   post /rerank | rerankDocuments | generate | Rank documents by how well they fit a query |
     /reranking, /v1/rerank, /v1/reranking
   post /classify | classifyTexts | generate | Classify texts | /v1/classify
 Tokens: Convert text to tokens and back.
   post /tokenize | tokenize | use | Convert text to tokens
   post /detokenize | detokenize | use | Convert tokens to text
+  get /tokenizer_info | getTokenizerInfo | use | Get the tokenizer's special tokens and chat template (vLLM)
 Slots and sessions: Inspect, save, restore and edit what slots hold (`--slots`).
   get /slots | listSlots | read | List the slots
   post /slots/{id_slot} | runSlotAction | use | Save, restore or edit a slot

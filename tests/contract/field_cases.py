@@ -58,6 +58,7 @@ PLAIN: dict[str, Any] = {
     "/classify": {"inputs": "hello"},
     "/v1/classify": {"inputs": "hello"},
     "/tokenize": {"content": "hello"},
+    "/embed": {"inputs": "hello"},
     "/detokenize": {"tokens": [1, 2]},
     "/lora-adapters/load": {"name": "none"},
     "/lora-adapters/unload": {"id": 99},

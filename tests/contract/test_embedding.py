@@ -91,6 +91,27 @@ def evaluated(server: Server) -> list[list[int]]:
     return [chunk.tokens.tolist() for batch in server.backend.encoder.batches for chunk in batch]
 
 
+# --- of Text Embeddings Inference
+
+
+async def test_embed_returns_nothing_but_vectors(server):
+    one = await post(server, "/embed", inputs="ab")
+    assert [is_close(row, vector_of(AB)) for row in one] == [True]
+    two = await post(server, "/embed", inputs=["ab", CDE], normalize=False, truncate=True)
+    assert [is_close(row, vector_of(tokens, -1)) for row, tokens in zip(two, (AB, CDE), strict=True)] == [
+        True
+    ] * 2
+    (short,) = await post(server, "/embed", inputs="ab", dimensions=2)
+    assert is_close(short, vector_of(AB, n=2))
+    for body in (
+        {"dimensions": 99},
+        {"prompt_name": "query"},
+        {"truncate": True, "truncation_direction": "left"},
+    ):
+        error = await refused(server, "/embed", inputs="ab", **body)
+        assert error["param"] in body
+
+
 # --- shapes
 
 

@@ -17,6 +17,7 @@ from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.link.lifecycle import EngineState
 from tests.contract.inline import Server
 from tests.contract.wire import ask
+from tests.unit.fake import FakeBackend, FakeVocab
 
 COMPATIBLE: dict[str, Any] = {
     "code": 503,
@@ -345,7 +346,7 @@ async def test_tokens_there_and_back():
     server = Server()
     tokens = (await server.http.post("/tokenize", json={"content": "hello"})).json()["tokens"]
     back = (await server.http.post("/detokenize", json={"tokens": tokens})).json()
-    assert back == {"content": "hello"}
+    assert back["content"] == "hello"
     mixed = (await server.http.post("/tokenize", json={"content": ["he", 5, "lo"]})).json()["tokens"]
     assert mixed == [*tokens[:2], 5, *tokens[3:]]
     pieces = (await server.http.post("/tokenize", json={"content": "h", "with_pieces": True})).json()
@@ -391,3 +392,34 @@ async def test_a_bug_is_a_500_in_the_same_shape(monkeypatch, caplog):
     assert response.status_code == response.json()["error"]["code"] == 500
     assert response.json()["error"]["type"] == "server_error"
     assert "division" not in response.text
+
+
+async def test_remote_tokenizers_of_lm_eval_find_what_they_need():
+    server = Server()
+    info = (await server.http.get("/tokenizer_info")).json()
+    assert (info["bos_token"], info["eos_token"]) == ("<s>", "</s>")
+    assert "im_start" in info["chat_template"]
+    ours = (await server.http.post("/tokenize", json={"content": "hello"})).json()["tokens"]
+    body = {"prompt": "hello", "add_special_tokens": False, "return_token_strs": True}
+    theirs = (await server.http.post("/tokenize", json=body)).json()
+    assert theirs == {"count": 5, "max_model_len": 256, "tokens": ours, "token_strs": list("hello")}
+    back = (await server.http.post("/detokenize", json={"tokens": ours})).json()
+    assert back["prompt"] == back["content"] == "hello"
+
+
+async def test_special_tokens_are_added_to_a_prompt_but_not_to_content():
+    class BosVocab(FakeVocab):
+        def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+            return [self.bos] * add_special + super().tokenize(text, add_special, parse_special)
+
+    backend = FakeBackend()
+    backend.vocab = BosVocab()
+    server, added = Server(backend), []
+    for body in ({"prompt": "a"}, {"prompt": "a", "add_special_tokens": False}, {"content": "a"}):
+        added.append(len((await server.http.post("/tokenize", json=body)).json()["tokens"]) - 1)
+    assert added == [1, 0, 0]
+
+
+async def test_there_must_be_something_to_tokenize():
+    response = await Server().http.post("/tokenize", json={})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "content")

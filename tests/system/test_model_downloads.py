@@ -34,6 +34,14 @@ def test_a_model_is_downloaded_used_and_deleted(tiny, tmp_path):
         assert httpx.delete(f"{server.url}/models?model={NAME}", timeout=START_S).status_code == 400
 
 
+def test_an_unknown_model_is_an_error_before_the_stream(tiny, tmp_path):
+    with serve_downloads(tiny, tmp_path) as server:
+        for fields in ({}, {"return_progress": True}):
+            question = {"messages": [{"role": "user", "content": "hello"}], "stream": True, **fields}
+            answer = server.post("/chat/completions", model="non-existent/model", **question)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, 400)
+
+
 def test_what_cannot_be_downloaded(tiny, tmp_path):
     with serve_downloads(tiny, tmp_path) as server:
         for name in ("../../etc/passwd", "m", "user/m:", "https://host/user/m", ""):

@@ -42,6 +42,11 @@ def render_rows(vectors: Sequence[FloatArray], inputs: Inputs, is_base64: bool) 
     ]
 
 
+def render_vectors(vectors: Sequence[FloatArray]) -> list[Any]:
+    """Render the format of Text Embeddings Inference: nothing but the vectors."""
+    return [_render_row(rows[0], is_base64=False) for rows in vectors]
+
+
 def render_data(vectors: Sequence[FloatArray], inputs: Inputs, is_base64: bool) -> list[dict[str, Any]]:
     """Render OpenAI's format."""
     encoding = {"encoding_format": "base64"} if is_base64 else {}

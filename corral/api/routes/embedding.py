@@ -19,10 +19,10 @@ from corral.api.embed import (
 )
 from corral.api.openapi import answers, body_of
 from corral.api.prepare_embedding import prepare_inputs
-from corral.api.render.embedding import render_data, render_list, render_rows, shape
+from corral.api.render.embedding import render_data, render_list, render_rows, render_vectors, shape
 from corral.api.router import Router
-from corral.api.schema.answer import EMBEDDING, EMBEDDINGS
-from corral.api.schema.embedding import EmbeddingRequest
+from corral.api.schema.answer import EMBEDDING, EMBEDDINGS, VECTORS
+from corral.api.schema.embedding import EmbeddingRequest, EmbedRequest
 from corral.api.state import state_of
 from corral.core.errors import InvalidRequest
 from corral.core.pooling import Pooling
@@ -31,7 +31,7 @@ from corral.media.collect import mark_prompt
 
 router = Router()
 
-_UNCHANGED = -1
+_UNCHANGED, _EUCLIDEAN = -1, 2
 
 
 @router.post(
@@ -51,6 +51,26 @@ async def embedding(request: Request) -> Response:
 async def openai_embeddings(request: Request) -> Response:
     """Vectors of texts, in OpenAI's shape."""
     return await _answer(request, is_openai=True)
+
+
+@router.post("/embed", openapi_extra=body_of(EmbedRequest), responses=answers(VECTORS, 501, 507))
+async def embed_inputs(request: Request) -> Response:
+    """Vectors of texts, in the shape of Text Embeddings Inference: a list for each input, nothing else."""
+    state = state_of(request)
+    encoder = state.model.info.encoder
+    require_embeddings(encoder, is_openai=True)
+    body = await parse_body(request, EmbedRequest)
+    _check_dimensions(body.dimensions, encoder)
+    if body.prompt_name is not None:
+        raise InvalidRequest("the model has no prompts; write it before the text", field="prompt_name")
+    if body.truncate and body.truncation_direction.lower() != "right":
+        raise InvalidRequest("inputs are truncated on the right only", field="truncation_direction")
+    prepared = await prepare_embedding(
+        request, state.prepare, body.truncate, prepare_inputs, body.inputs, "inputs"
+    )
+    vectors = await embed(request, prepared)
+    norm = _EUCLIDEAN if body.normalize else _UNCHANGED
+    return await respond(state.pools, vectors, lambda: render_vectors(shape(vectors, body.dimensions, norm)))
 
 
 async def _answer(request: Request, is_openai: bool) -> Response:
@@ -85,7 +105,11 @@ def _check(body: EmbeddingRequest, encoder: EncoderInfo, is_openai: bool) -> Non
     require_embeddings(encoder, is_openai)
     if body.input is None and body.content is None:
         raise InvalidRequest('"input" or "content" must be provided', field="input")
-    if body.dimensions is not None and body.dimensions > encoder.n_embd:
+    _check_dimensions(body.dimensions, encoder)
+
+
+def _check_dimensions(dimensions: int | None, encoder: EncoderInfo) -> None:
+    if dimensions is not None and dimensions > encoder.n_embd:
         raise InvalidRequest(f"this model's vectors have {encoder.n_embd} dimensions", field="dimensions")
 
 

@@ -19,7 +19,7 @@ from corral.api.piece_response import respond_json
 from corral.api.pools import SHORT_BYTES, body_bytes
 from corral.api.prompt import tokenize_mixed
 from corral.api.router import Router
-from corral.api.schema.answer import CONTENT, TOKENS
+from corral.api.schema.answer import CONTENT, TOKENIZER, TOKENS
 from corral.api.schema.token import DetokenizeRequest, TokenizeRequest
 from corral.api.state import state_of
 from corral.api.vocab import Vocab
@@ -47,7 +47,8 @@ async def tokenize(request: Request) -> Response:
     else:
         tokens = await state.pools.run_sized(n_sent, _tokenize, body, vocab, max_bytes)
     n_bytes = _n_bytes(tokens, body)
-    render, free = partial(_render_tokens, tokens, body, vocab), partial(free_tokens, tokens)
+    n_ctx = state.model.info.n_ctx
+    render, free = partial(_render_tokens, tokens, body, vocab, n_ctx), partial(free_tokens, tokens)
     return await respond_json(state.pools, render, n_bytes, on_end=free)
 
 
@@ -59,17 +60,40 @@ async def detokenize(request: Request) -> Response:
     body = await parse_body(request, DetokenizeRequest)
     state.wake_engine()
     if len(body.tokens) <= _FEW_TOKENS:  # a lookup of each, faster than another thread wakes up
-        return JsonResponse({"content": _detokenize(body.tokens, vocab)})
+        return JsonResponse(_render_content(_detokenize(body.tokens, vocab)))
     text = await pools.run_text(_detokenize, body.tokens, vocab)
-    return await respond_json(pools, lambda: {"content": text}, len(text))
+    return await respond_json(pools, lambda: _render_content(text), 2 * len(text))
+
+
+@router.get("/tokenizer_info", responses=answers(TOKENIZER))
+async def tokenizer_info(request: Request) -> Response:
+    """The special tokens and the chat template, in the shape of vLLM: `lm_eval` tokenizes through it."""
+    model = state_of(request).model
+    vocab = model.vocab
+    return JsonResponse(
+        {
+            "tokenizer_class": "GGUF",
+            "bos_token": vocab.bos_text or None,
+            "eos_token": vocab.eos_text or None,
+            "pad_token": None,
+            "add_bos_token": vocab.adds_bos,
+            "model_max_length": model.info.n_ctx,
+            "chat_template": model.chat.chat_format.template.source,
+        }
+    )
 
 
 def _tokenize(body: TokenizeRequest, vocab: Vocab, max_bytes: int) -> list[int]:
     """The tokens, if there are not too many for an answer."""
-    tokens = tokenize_mixed(body.content, vocab, body.add_special, body.parse_special, "content")
+    field = body.field
+    text = body.prompt if field == "prompt" else body.content
+    if text is None:
+        raise InvalidRequest("is missing; send the text as 'content' or as 'prompt'", field="content")
+    add_special = field == "prompt" if body.add_special is None else body.add_special
+    tokens = tokenize_mixed(text, vocab, add_special, body.parse_special, field)
     remedy = "shorten it" + (", or leave out 'with_pieces'" if body.with_pieces else "")
     try:
-        refuse_large_answer(_n_bytes(tokens, body), max_bytes, "content", remedy)
+        refuse_large_answer(_n_bytes(tokens, body), max_bytes, field, remedy)
     except InvalidRequest:
         free_tokens(tokens)
         raise
@@ -77,7 +101,7 @@ def _tokenize(body: TokenizeRequest, vocab: Vocab, max_bytes: int) -> list[int]:
 
 
 def _n_bytes(tokens: list[int], body: TokenizeRequest) -> int:
-    return len(tokens) * (_PIECE_BYTES if body.with_pieces else _TOKEN_BYTES)
+    return len(tokens) * (_PIECE_BYTES if body.with_pieces or body.return_token_strs else _TOKEN_BYTES)
 
 
 def _detokenize(tokens: list[int], vocab: Vocab) -> str:
@@ -91,7 +115,17 @@ def _detokenize(tokens: list[int], vocab: Vocab) -> str:
     return text
 
 
-def _render_tokens(tokens: list[int], body: TokenizeRequest, vocab: Vocab) -> Any:
+def _render_content(text: str) -> dict[str, str]:
+    # compat: vLLM's /detokenize has `prompt`.
+    return {"content": text, "prompt": text}
+
+
+def _render_tokens(tokens: list[int], body: TokenizeRequest, vocab: Vocab, n_ctx: int) -> Any:
+    if body.field == "prompt":
+        # compat: vLLM's /tokenize.
+        answer = {"count": len(tokens), "max_model_len": n_ctx, "tokens": tokens}
+        pieces = Rows(tokens, partial(_render_text, vocab), _PIECE_VALUES) if body.return_token_strs else None
+        return {**answer, "token_strs": pieces}
     if not body.with_pieces:
         return {"tokens": tokens}
     return {"tokens": Rows(tokens, partial(_render_token, vocab), _PIECE_VALUES)}
@@ -99,6 +133,10 @@ def _render_tokens(tokens: list[int], body: TokenizeRequest, vocab: Vocab) -> An
 
 def _render_token(vocab: Vocab, id: int) -> dict[str, Any]:
     return {"id": id, "piece": _render_piece(vocab.piece(id, special=True))}
+
+
+def _render_text(vocab: Vocab, id: int) -> str:
+    return vocab.piece(id, special=True).decode("utf-8", "replace")
 
 
 def _render_piece(piece: bytes) -> Any:

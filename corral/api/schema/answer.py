@@ -103,13 +103,25 @@ EMBEDDING = list_of(shape(index="integer", embedding=list_of(_VECTOR), truncated
 _DATUM = shape(index="integer", object="string", embedding=_VECTOR)
 # With `content` instead of `input` the answer is the native one.
 EMBEDDINGS = either(shape(data=list_of(_DATUM), **_LIST), EMBEDDING)
+VECTORS = list_of(list_of({"type": "number"}))
 _RANK = shape(index="integer", score="number?", relevance_score="number?")
 RANKS = either(shape(results=list_of(_RANK), **_LIST), list_of(_RANK))
 CLASSES = shape(predictions="array", **_LIST)
 
 _PIECE = shape(id="integer", piece=either({"type": "string"}, list_of({"type": "integer"})))
-TOKENS = shape(tokens=either(list_of({"type": "integer"}), list_of(_PIECE)))
-CONTENT = shape(content="string")
+TOKENS = shape(
+    tokens=either(list_of({"type": "integer"}), list_of(_PIECE)),
+    count="integer?",
+    max_model_len="integer?",
+    token_strs="array|null?",
+)
+CONTENT = shape(content="string", prompt="string")
+TOKENIZER = shape(
+    tokenizer_class="string",
+    bos_token="string|null",
+    eos_token="string|null",
+    chat_template="string",
+)
 
 ADAPTER = shape(
     id="integer", name="string", path="string", scale="number", task_name="string", prompt_prefix="string"

@@ -51,6 +51,18 @@ class EmbeddingRequest(TruncateFields):
     user: Text = Field("", description=ACCEPTED)
 
 
+class EmbedRequest(TruncateFields):
+    inputs: Any = Field(description="A text or token ids, or a list of those.", json_schema_extra=INPUTS)
+    normalize: Flag = Field(True, description="Return vectors of length 1; else as the model has them.")
+    dimensions: Annotated[int, Whole, limits(1)] | None = Field(
+        None, description="Truncate vectors to the first N dimensions and renormalize them."
+    )
+    truncation_direction: Literal["left", "right", "Left", "Right"] = Field(
+        "right", description="Where to truncate; only `right` is possible."
+    )
+    prompt_name: Text | None = Field(None, description="Refused: GGUF files have no prompts.")
+
+
 class RerankRequest(TruncateFields):
     query: str = Field(description="The query to rank the documents by.")
     documents: Documents | None = Field(None, description='Texts, or objects `{"text": "..."}`.')

@@ -189,6 +189,12 @@ SERVER = (
         _NO_TOOLS,
         negative=("--no-webui-mcp-proxy", "--no-ui-mcp-proxy"),
     ),
+    Option(
+        ("--tools",),
+        "answer `/tools` also without MCP servers, as in llama-server (default: with MCP servers only)",
+        "TOOL,...",
+        note="there are no built-in tools; /tools has those of MCP servers (--mcp-servers-config)",
+    ),
     _refused(("--tools-runtime",), "where tools run", _NO_TOOLS, "OPTION"),
     _refused(("-ag", "--agent"), "run tools in the server", _NO_TOOLS, negative=("-no-ag", "--no-agent")),
     _noted(

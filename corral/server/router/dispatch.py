@@ -30,7 +30,7 @@ from corral.telemetry.scope import record_in
 
 _MODEL = "corral.model"
 # Answered for a model without loading it again; `_WATCHING` not even for the first time.
-_PASSIVE = ("/props", "/tokenize", "/detokenize", "/apply-template", "/api/show")
+_PASSIVE = ("/props", "/tokenizer_info", "/tokenize", "/detokenize", "/apply-template", "/api/show")
 _WATCHING = ("/slots", "/metrics", "/health", "/ready", "/lora-adapters", "/sessions")
 _NAMED_BY_QUERY = ("/props", "/metrics", "/health", "/v1/health", "/ready")
 _REPLAY = "/v1/receipts/replay"

@@ -29,7 +29,7 @@ class Role(enum.Enum):
 
 
 _PATHS = {
-    Role.EMBED: ("/v1/embeddings", "/embedding", "/embeddings", "/api/embed", "/api/embeddings"),
+    Role.EMBED: ("/v1/embeddings", "/embedding", "/embeddings", "/embed", "/api/embed", "/api/embeddings"),
     Role.RANK: (
         *("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"),
         *("/classify", "/v1/classify"),
@@ -56,6 +56,7 @@ _BY_QUERY = (
     "/monitor/events",
     "/monitor/requests",
     "/props",
+    "/tokenizer_info",
 )
 
 
