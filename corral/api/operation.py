@@ -179,6 +179,11 @@ def permission_for(method: str, path: str) -> Permission:
     return _PERMISSIONS[method.lower(), path]
 
 
+def paths_with(permission: Permission) -> Iterator[str]:
+    """Yield the paths of operations that need this permission, with their aliases."""
+    return (path for (_, path), needed in _PERMISSIONS.items() if needed is permission)
+
+
 def name_operations(paths: dict[str, Any]) -> dict[str, Any]:
     """Return the paths of a description in the order and with the names of the table; aliases come last."""
     named = {(each.method, each.path): (group, each) for group, each in _rows()}

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from corral.api.error import ErrorAnswer
 from corral.api.key_limits import KeyLimits
+from corral.api.operation import paths_with
 from corral.api.router import ApiRoute
 from corral.api.trust import is_internal, mark_anonymous
 from corral.core.client import Client, Limits
@@ -27,7 +28,7 @@ from corral.server.key_file import read_key_file
 from corral.telemetry.scope import record_in
 
 # Readable without a key. `/props` and the models then omit paths and prompts.
-PUBLIC_PATHS = ("/health", "/v1/health", "/ready", "/models", "/v1/models", "/props")
+PUBLIC_PATHS = tuple(paths_with(Permission.PUBLIC))
 _READING = ("GET", "HEAD")
 _BEARER = b"bearer "
 _ASKING = [(b"www-authenticate", b"Bearer")]
@@ -150,7 +151,7 @@ class AccessControl:
         permissions: Callable[[], Permissions],
         is_public: Callable[[Scope], bool],
     ) -> None:
-        """`is_public`: whether a path is readable without a key, in addition to `PUBLIC_PATHS`."""
+        """`is_public`: whether a path without a route is readable without a key."""
         self._app = app
         self._keys = keys
         self._limits = limits
@@ -195,7 +196,9 @@ class AccessControl:
     def _lets_in(self, scope: Scope) -> bool:
         if scope["method"] == "OPTIONS":
             return True  # compat: browsers send preflights without a key; no route answers more to OPTIONS
-        return scope["method"] in _READING and (scope["path"] in PUBLIC_PATHS or self._is_public(scope))
+        return scope["method"] in _READING and (
+            self._permissions().needed(scope) is Permission.PUBLIC or self._is_public(scope)
+        )
 
 
 def _with_role(key: _Key, role: KeyRole) -> _Key:

@@ -45,6 +45,13 @@ async def test_the_body_needs_instances():
     assert (await server.http.get("/alive")).json()["status"] == "ok"
 
 
+async def test_its_health_needs_no_key():
+    server = Server(api_keys=("secret",))
+    add_vertex(server.app, AT_VERTEX)
+    assert (await server.http.get("/alive")).json()["status"] == "ok"
+    assert (await server.http.post("/ask", json={"instances": []})).status_code == 401
+
+
 async def test_elsewhere_there_is_no_such_route():
     assert (await Server().http.post("/predict", json={"instances": []})).status_code == 404
 
