@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import shutil
+from typing import Any
 
 import jsonschema
 import pytest
@@ -350,7 +351,7 @@ async def test_what_is_wrong_is_named(server):
 
 
 _MESSAGE = {"role": "user", "content": "x"}
-WRONG_MESSAGES: dict[str, list] = {
+WRONG_MESSAGES: dict[str, list[Any]] = {
     "messages": [{"1": 5}, {"__proto__": _MESSAGE}, {"a b": _MESSAGE}, {"": _MESSAGE}, {"a" * 65: _MESSAGE}],
     "messages.id": [{"1": {**_MESSAGE, "id": "2"}}],
     "messages.role": [{"1": {**_MESSAGE, "role": "root"}}, {"1": {"content": "x"}}],
@@ -363,7 +364,7 @@ WRONG_MESSAGES: dict[str, list] = {
         {"1": {**_MESSAGE, "parent": "2"}, "2": {**_MESSAGE, "parent": "1"}},
     ],
 }
-WRONG_FIELDS: dict[str, list] = {
+WRONG_FIELDS: dict[str, list[Any]] = {
     "reasoning": [{"__b": 1}, ["a"], 5],
     "error": [{"__b": 1}],
     "model": [{}],
