@@ -17,6 +17,7 @@ LEFT_OUT = {
     "speculative.types",  # how drafts are made is decided while they are
     "usage",  # of a streamed text: only if asked for, as OpenAI does
 }
+AN_OBJECT = {"next_token"}  # which llama-server documents as an object, and sends in a list
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,8 @@ def missing(theirs: Any, ours: Any, where: str = "") -> Iterator[str]:
     if isinstance(theirs, dict) and isinstance(ours, dict):
         for name, shape in theirs.items():
             if name in ours:
-                yield from missing(shape, ours[name], f"{where}.{name}")
+                expected = shape[0] if name in AN_OBJECT else shape
+                yield from missing(expected, ours[name], f"{where}.{name}")
             elif name not in LEFT_OUT:
                 yield f"{where}.{name}"
     elif isinstance(theirs, list) and isinstance(ours, list):
