@@ -18,18 +18,16 @@ from starlette.applications import Starlette
 
 from corral.api.durable_runner import DurableRunner, start_durable
 from corral.api.engine import Engine
-from corral.api.pools import n_prompt_threads
 from corral.api.state import AppState
 from corral.core.result import ModelInfo
 from corral.core.settings import ServerSettings, Settings
 from corral.link.quick_tokenizer import QuickTokenizer
-from corral.link.renderer import Renderer
-from corral.link.tokenizer import Tokenizer
 from corral.server.access import Keys
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
 from corral.server.defaults import check_tokens, default_guidance, default_params
 from corral.server.system_prompt import read_system_prompt, tokenize_system_file
+from corral.server.text_processes import TextProcesses
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.live import Monitor
 from corral.telemetry.middleware import RecordMiddleware, RequestObserver
@@ -46,18 +44,19 @@ class Front:
         settings: Settings,
         engine: Engine,
         telemetry: Telemetry,
+        texts: TextProcesses,
         hub: Starlette | None = None,
     ) -> None:
-        """Call from any thread. Raises CorralError for invalid options of the server. `hub`: the application
-        of a server for many models, which has the keys, and the documents of all models."""
+        """Call from any thread. Raises CorralError for invalid options of the server. `texts`: started, and
+        closed with the front. `hub`: the application of a server for many models, which has the keys, and
+        the documents of all models."""
         shared = hub.state.api if hub is not None else None
         self.state = AppState(settings, engine, telemetry, default_params(settings), shared)
         self._is_alone = hub is None
-        self._tokenizer = Tokenizer(n_prompt_threads(settings.server) + 2, settings.server.engine_timeout_s)
-        self._quick = QuickTokenizer(self._tokenizer)
-        self._renderer = Renderer(settings.server.engine_timeout_s)
+        self._texts = texts
+        self._quick = QuickTokenizer(texts.tokenizer)
         self.state.admission.rely_on(
-            tokenizer=lambda: self._tokenizer.is_ready, renderer=lambda: self._renderer.is_ready
+            tokenizer=lambda: texts.tokenizer.is_ready, renderer=lambda: texts.renderer.is_ready
         )
         self._system_text = read_system_prompt(settings.server.system_prompt_file)
         self._durable: DurableRunner | None = None
@@ -84,8 +83,6 @@ class Front:
             prepare_loop(self.state.settings.server)
         self.state.telemetry.loop.start(lambda: len(connections) > 0)
         self.monitor.start()
-        self._tokenizer.start()
-        self._renderer.start()
         if self.state.batches is not None:
             self.state.batches.start(RecordMiddleware(self.app, self.observers))
         if self._is_alone:
@@ -94,7 +91,7 @@ class Front:
             )
         if self.app.state.metrics is not None:
             self.app.state.metrics.watch_connections(lambda: len(connections))
-            self.app.state.metrics.watch_tokenizer(lambda: self._tokenizer.n_restarts)
+            self.app.state.metrics.watch_tokenizer(lambda: self._texts.tokenizer.n_restarts)
 
     def share(self, address: str) -> None:
         """Serve together with others that have the same storage. Raises CorralError if they cannot know how
@@ -112,7 +109,7 @@ class Front:
     def read_vocabulary(self, path: str) -> Vocab:
         """Read the vocabulary; call from any thread, and only after the engine process has loaded the
         file."""
-        vocab = self._tokenizer.open(VocabFile(path, self.state.settings.engine.overrides))
+        vocab = self._texts.tokenizer.open(VocabFile(path, self.state.settings.engine.overrides))
         vocab.tokenize_soon = self._quick.tokenize_all
         return vocab
 
@@ -122,7 +119,7 @@ class Front:
         state, settings = self.state, self.state.settings
         server, defaults = settings.server, state.defaults
         chat = await asyncio.to_thread(
-            chat_settings, server, vocab.chat_templates, vocab, self._renderer.template
+            chat_settings, server, vocab.chat_templates, vocab, self._texts.renderer.template
         )
         check_tokens(defaults.params.sampling, info.n_vocab)
         state.adapters.open(info.adapters, settings.engine.lora, not server.lora_init_without_apply)
@@ -145,13 +142,11 @@ class Front:
 
     def rest(self) -> None:
         """Free what an unloaded model does not need until its next request."""
-        self._tokenizer.rest()
-        self._renderer.rest()
+        self._texts.rest()
 
     async def close(self) -> None:
         self._quick.close()
-        await asyncio.to_thread(self._tokenizer.close)
-        self._renderer.close()
+        await asyncio.to_thread(self._texts.close)
         sharing = self.state.sharing if self._is_alone else None
         if self._is_alone:
             if sharing is not None:

@@ -186,6 +186,15 @@ def _open_engine(settings: Settings, telemetry: Telemetry, reporter: Reporter) -
 
 
 def _import_front(settings: Settings, engine: EngineClient | Fleet, telemetry: Telemetry) -> Front:
-    from corral.server.front import Front
+    """The import takes longest of all, so the other processes begin before it."""
+    from corral.server.text_processes import TextProcesses
 
-    return Front(settings, engine, telemetry)
+    texts = TextProcesses(settings.server)
+    texts.start()
+    try:
+        from corral.server.front import Front
+
+        return Front(settings, engine, telemetry, texts)
+    except BaseException:
+        texts.close()
+        raise

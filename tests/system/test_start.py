@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.system.process import START_S, CorralProcess, wait_until
+from tests.system.process import START_S, CorralProcess, children, wait_until
 
 LOADING: dict[str, Any] = {
     "error": {
@@ -108,6 +108,13 @@ def test_health_is_told_from_the_beginning_and_all_else_as_soon_as_it_can_be(tin
         server.release(ENGINE)
         server.wait_for(r"ready on (\S+)")
         assert told(server)[0] == 200
+
+
+def test_all_processes_begin_before_the_front_is_imported(tiny, tmp_path):
+    with HeldServer(tmp_path, "-m", tiny, "-c", 512) as server:
+        modules = [f"corral.link.{name}" for name in ("worker", "tokenizer_worker", "renderer_worker")]
+        wait_until(lambda: all(children(server.process.pid, module) for module in modules))
+        assert told(server)[0] == 503
 
 
 def test_an_engine_that_is_there_first_has_to_wait(tiny, tmp_path):

@@ -11,7 +11,6 @@ import contextlib
 import enum
 import hashlib
 import logging
-import math
 import os
 import re
 import time
@@ -27,7 +26,7 @@ from starlette.applications import Starlette
 from corral.api.background import cancel
 from corral.api.state import AppState
 from corral.core.catalog import CatalogModel
-from corral.core.errors import CorralError, EngineDied, InsufficientStorage, Unavailable
+from corral.core.errors import CorralError, EngineDied, InsufficientStorage
 from corral.core.result import Loading, ModelInfo, Planned, Stage
 from corral.core.settings import EngineSettings, Settings
 from corral.link.client import EngineClient
@@ -35,13 +34,14 @@ from corral.link.lifecycle import EngineState
 from corral.memory.plan import HOST, HOST_MARGIN
 from corral.server.errand import Errand, Tell
 from corral.server.front import Front
+from corral.server.router.failure import Failure
 from corral.server.router.residency import Phase, Residency, Stay
+from corral.server.text_processes import TextProcesses
 from corral.telemetry.dispatcher import Telemetry
 
 Locate = Callable[[Settings, Tell], Settings]
 
 _log = logging.getLogger("corral")
-_FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
 _STARTING = (EngineState.LOADING, EngineState.RESTARTING, EngineState.WAKING)
 
 
@@ -52,19 +52,6 @@ class ModelState(str, enum.Enum):
     LOADED = "loaded"
     SLEEPING = "sleeping"
     FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a model could not be loaded, and when the next request may try again."""
-
-    error: CorralError
-    retry_at: float
-    n: int
-
-    @property
-    def retry_after_s(self) -> float:
-        return max(0.0, self.retry_at - time.monotonic())
 
 
 class Owner(Protocol):
@@ -292,7 +279,7 @@ class ServedModel:
         starting.add_done_callback(lambda task: task.cancelled() or task.exception())
         reading: asyncio.Task[Any] | None = None
         try:
-            front = self.front = await asyncio.to_thread(Front, settings, engine, telemetry, self._around.hub)
+            front = await self._open_front(settings, engine, telemetry)
             front.start(self._around.connections)
             reading = asyncio.create_task(self._read_vocabulary(front, engine))
             info, vocab = await asyncio.gather(starting, reading)
@@ -303,6 +290,17 @@ class ServedModel:
         await front.open(info, vocab, settings.engine.model)
         self._is_open = True
         return engine
+
+    async def _open_front(self, settings: Settings, engine: EngineClient, telemetry: Telemetry) -> Front:
+        texts = TextProcesses(settings.server)
+        try:
+            texts.start()
+            hub = self._around.hub
+            self.front = await asyncio.to_thread(Front, settings, engine, telemetry, texts, hub)
+        except BaseException:
+            await asyncio.to_thread(texts.close)
+            raise
+        return self.front
 
     def dismiss(self) -> None:
         """Fail all its running tasks."""
@@ -346,10 +344,8 @@ class ServedModel:
         """Record that it could not be loaded, or that its engine was lost for good."""
         self._loading = None
         if not isinstance(error, InsufficientStorage):
-            n = (self.failure.n if self.failure is not None else 0) + 1
-            delay_s = min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2.0 ** (n - 1))
-            self.failure = Failure(error, time.monotonic() + delay_s, n)
-            error = failed(self, error)
+            self.failure = Failure.after(self.failure, error)
+            error = self.failure.answer(self.name)
         self._residency.on_failed(self.stay, error)
 
     def _find_files(self, tell: Tell) -> Settings:
@@ -379,13 +375,6 @@ class ServedModel:
     async def _read_vocabulary(front: Front, engine: EngineClient) -> Any:
         path = await engine.lifecycle.opened()
         return await asyncio.to_thread(front.read_vocabulary, path)
-
-
-def failed(model: ServedModel, reason: CorralError) -> CorralError:
-    """Return the error for requests to a model that has just failed to load."""
-    wait_s = math.ceil(model.failure.retry_after_s) if model.failure is not None else None
-    message = f"model '{model.name}' failed to load: {reason.message}"
-    return Unavailable(message, retry_after_s=wait_s, **reason.details)
 
 
 def full_needs(planned: Mapping[str, int], settings: Settings) -> dict[str, int]:

@@ -17,7 +17,7 @@ from corral.core.result import Planned
 from corral.core.settings import ServerSettings
 from corral.memory.host import available_bytes
 from corral.memory.plan import HOST
-from corral.server.router.model import ModelState, ServedModel, Surroundings, failed
+from corral.server.router.model import ModelState, ServedModel, Surroundings
 from corral.server.router.residency import Phase, Residency
 from corral.server.router.room import Budget
 
@@ -252,7 +252,7 @@ class Registry:
     def _check_failure(self, model: ServedModel, again: bool) -> None:
         failure = model.failure
         if failure is not None and not again and failure.retry_after_s > 0:
-            raise failed(model, failure.error)
+            raise failure.answer(model.name)
 
     async def _wait_for_change(self) -> None:
         await self._changed.wait()
