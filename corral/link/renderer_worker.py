@@ -18,7 +18,8 @@ import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
-from corral.chat.template import ChatTemplate, TemplateLimit
+from corral.chat.jinja_template import ChatTemplate
+from corral.chat.template import TemplateLimit
 from corral.core.errors import CorralError, ErrorInfo
 from corral.link.frame import BlockingChannel
 from corral.link.log import log_to_front

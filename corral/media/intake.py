@@ -17,11 +17,9 @@ from corral.core.errors import InvalidRequest
 from corral.core.media import key_of, runs_in
 from corral.core.media_item import MediaItem, MediaKind
 from corral.core.result import ModelInfo
-from corral.media.audio import decode_audio, is_audio
 from corral.media.budget import MediaBudget
 from corral.media.collect import MediaRef, require_kind
 from corral.media.data_uri import decode_base64
-from corral.media.image import decode_image
 from corral.media.sample import MAX_BYTES, BadMedia, Sample, too_large
 from corral.media.source import MediaSource
 from corral.storage.blob import Blob
@@ -160,7 +158,7 @@ class Intake:
         for i, ref in enumerate(refs):
             with _naming(i, ref, unusable):
                 data = await self._read(ref)
-                kind = ref.kind or (MediaKind.AUDIO if is_audio(data) else MediaKind.IMAGE)
+                kind = ref.kind if ref.kind is not None else await asyncio.to_thread(_kind_of, data)
                 require_kind(kind, info.media, ref.field)
                 encoded.append(_Encoded(i, ref, kind, data))
                 n_bytes += len(data)
@@ -198,12 +196,25 @@ class Intake:
 
 
 def _decode(kind: MediaKind, data: bytes, rate: int, tenant: bytes) -> tuple[Sample, bytes]:
-    """Decode an item, and return it with its digest."""
-    sample = decode_audio(data, rate) if kind is MediaKind.AUDIO else decode_image(data)
+    """Decode an item, and return it with its digest. The decoders are imported by the first one."""
+    if kind is MediaKind.AUDIO:
+        from corral.media.audio import decode_audio
+
+        sample = decode_audio(data, rate)
+    else:
+        from corral.media.image import decode_image
+
+        sample = decode_image(data)
     size = f"{kind.value} {sample.width} {sample.height} ".encode()
     digest = hashlib.blake2b(size, digest_size=16, key=tenant)
     digest.update(sample.data)
     return sample, digest.digest()
+
+
+def _kind_of(data: bytes) -> MediaKind:
+    from corral.media.audio import is_audio
+
+    return MediaKind.AUDIO if is_audio(data) else MediaKind.IMAGE
 
 
 @contextlib.contextmanager

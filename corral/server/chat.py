@@ -15,7 +15,7 @@ from corral.chat.chat_format import Chat, ChatFormat
 from corral.chat.guard import Guard
 from corral.chat.named import named_template
 from corral.chat.reasoning import ReasoningFormat
-from corral.chat.template import ChatTemplate, Template
+from corral.chat.template import Template
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("corral")
 
 
 def chat_settings(
-    settings: ServerSettings, templates: Mapping[str, str], vocab: Vocab, compile: Compile = ChatTemplate
+    settings: ServerSettings, templates: Mapping[str, str], vocab: Vocab, compile: Compile
 ) -> ChatSettings:
     """Build the chat settings. `templates`: those of the model; the default has an empty name, `tool_use` is
     optional."""

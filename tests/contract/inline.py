@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from corral.api.state import AppState
-from corral.chat.template import ChatTemplate
+from corral.chat.jinja_template import ChatTemplate
 from corral.core.errors import CorralError
 from corral.core.media_item import MediaItem
 from corral.core.modifier import AdapterInfo

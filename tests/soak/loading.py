@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from corral.chat.jinja_template import ChatTemplate
 from corral.core.errors import CorralError
 from corral.core.modifier import ScaledFile
 from corral.core.params import GenerationParams
@@ -160,7 +161,7 @@ def _be_front(job: Job, writer: int) -> None:
         library.start(verbose=False)
         model = Model.open(settings.engine.model, vocab_only=True)
         words = Vocab(model.vocab.table(model.chat_templates), model.vocab.tokenize_all)
-        chat_settings(settings.server, words.chat_templates, words)
+        chat_settings(settings.server, words.chat_templates, words, ChatTemplate)
         for text in TEXTS:
             for parses in (False, True):
                 words.detokenize(words.tokenize(text, add_special=True, parse_special=parses))

@@ -6,7 +6,7 @@ import pytest
 
 from corral.api.render.capability import render_capability
 from corral.chat.chat_format import ChatFormat
-from corral.chat.template import ChatTemplate
+from corral.chat.jinja_template import ChatTemplate
 
 _PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 _CALLS = (

@@ -8,9 +8,9 @@ import pytest
 
 from corral.chat.chat_format import Chat, ChatFormat
 from corral.chat.guard import Guard
+from corral.chat.jinja_template import ChatTemplate
 from corral.chat.message import parse_messages, parse_tools
 from corral.chat.reasoning import ReasoningFormat
-from corral.chat.template import ChatTemplate
 from corral.chat.tool import ToolChoice
 from corral.core.errors import InvalidRequest
 from corral.grammar.json_schema import MAX_DEPTH, MAX_PROPERTIES, prepare_schema

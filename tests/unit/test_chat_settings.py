@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral.api.model import ChatSettings
+from corral.chat.jinja_template import ChatTemplate
 from corral.chat.reasoning import ReasoningFormat
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
@@ -14,7 +15,7 @@ from tests.unit.fake import FakeVocab
 
 
 def settings_of(templates: dict[str, str], **server) -> ChatSettings:
-    return chat_settings(ServerSettings(**server), templates, FakeVocab())
+    return chat_settings(ServerSettings(**server), templates, FakeVocab(), ChatTemplate)
 
 
 def test_the_models_own_templates_come_first():

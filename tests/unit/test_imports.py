@@ -56,7 +56,13 @@ UNLESS_FILELOCK = ["asyncio"] if sys.version_info >= (3, 11) else []  # that of 
             ],
         ),
         ("corral.link.renderer_worker", ["numpy", "psutil", "asyncio", "llama_cpp", "uvicorn", "pydantic"]),
-        ("corral.server.front", ["llama_cpp", "llguidance", "diskcache", "rich", "huggingface_hub"]),
+        (
+            "corral.server.front",
+            [
+                *("llama_cpp", "llguidance", "diskcache", "rich", "huggingface_hub"),
+                *("jinja2", "referencing", "PIL", "soundfile", "soxr"),  # until the first that needs them
+            ],
+        ),
     ],
 )
 def test_it_does_without(module, unwanted):

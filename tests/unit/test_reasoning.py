@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from corral.chat.chat_format import Chat, ChatFormat, Prompt
+from corral.chat.jinja_template import ChatTemplate
 from corral.chat.reasoning import ReasoningFormat, choose_tags, is_open
-from corral.chat.template import ChatTemplate
 from tests.tools.answer import PARIS, USE, Message, collect, drain
 
 SOURCES = {

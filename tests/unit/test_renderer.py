@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from corral.chat.chat_format import ChatFormat
-from corral.chat.template import ChatTemplate, TemplateError, TemplateLimit
+from corral.chat.jinja_template import ChatTemplate
+from corral.chat.template import TemplateError, TemplateLimit
 from corral.core.errors import CorralError, Unavailable
 from corral.link import restart
 from corral.link.renderer import LARGE_BYTES, Renderer

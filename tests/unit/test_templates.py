@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from corral.chat.chat_format import Chat, ChatFormat
+from corral.chat.jinja_template import ChatTemplate
 from corral.chat.message import parse_messages, parse_tools
-from corral.chat.template import ChatTemplate, TemplateError
+from corral.chat.template import TemplateError
 from corral.core.errors import CorralError
 from corral.media.collect import PlainCollector, mark_messages
 from tests.tools.family import CONVERSATIONS, FAMILIES, load

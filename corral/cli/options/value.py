@@ -102,7 +102,7 @@ def template(args: list[str]) -> str:
 
 
 def check_template(text: str) -> None:
-    from corral.chat.template import ChatTemplate  # slow import
+    from corral.chat.jinja_template import ChatTemplate  # slow import
 
     try:
         ChatTemplate(text)

@@ -16,7 +16,6 @@ from corral.grammar.rewrite.expand import Expander
 from corral.grammar.rewrite.finish import annotations_of, finish
 from corral.grammar.rewrite.part import AT, MERGED, SILENT, NotExact, Schema, bare, mark
 from corral.grammar.rewrite.property_count import needs_count
-from corral.grammar.rewrite.reference import localize
 from corral.grammar.rewrite.widen import Place, widen
 from corral.grammar.schema import COMBINING, resolve
 
@@ -51,6 +50,8 @@ def read_draft(schema: Schema) -> Schema:
     is_simple = not (_keys(schema) & _OF_DRAFTS or _has_far_references(schema))
     if draft is None or is_simple or not _is_well_formed(schema):
         return marked
+    from corral.grammar.rewrite.reference import localize  # metaschemas take long to load
+
     return localize(marked, draft)
 
 

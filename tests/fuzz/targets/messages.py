@@ -13,7 +13,7 @@ from corral.api.prepare_chat import render_chat
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.parse import parse_request
 from corral.chat.chat_format import ChatFormat
-from corral.chat.template import ChatTemplate
+from corral.chat.jinja_template import ChatTemplate
 from corral.core.errors import CorralError
 from corral.media.collect import PlainCollector, mark_messages
 from tests.fuzz.target import Limit, Target
