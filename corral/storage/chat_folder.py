@@ -77,11 +77,6 @@ class ChatFolder:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[SavedFile, ChatInfo | None]] = {}  # None: not a chat
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether the directory was removed."""
-        return not os.fstat(self._directory.fd).st_nlink
-
     def list(self) -> Sequence[ChatInfo]:
         """List the chats, newest first."""
         files = self._directory.names()

@@ -9,22 +9,18 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import hashlib
-import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from corral.core.client import Client
-from corral.core.errors import CorralError, Unavailable
 from corral.storage.chat_folder import SUFFIX, ChatFolder, ChatInfo, Precondition, new_text_cache
 from corral.storage.save_directory import SaveDirectory
 from corral.storage.saved_chat import check_chat
 
 T = TypeVar("T")
 
-_log = logging.getLogger("corral")
 _N_THREADS = 4
 _EVERYBODY = "everybody"
 
@@ -32,7 +28,6 @@ _EVERYBODY = "everybody"
 class ChatStore:
     def __init__(self, path: Path) -> None:
         """`path` must be a writable directory."""
-        self._path = path
         self._directory = SaveDirectory(path, option="--chats")
         self._folders: dict[str, ChatFolder] = {}
         self._texts = new_text_cache()
@@ -65,21 +60,11 @@ class ChatStore:
         name = folder_name(client)
         with self._opening:
             folder = self._folders.get(name)
-            if folder is None or folder.is_gone:
+            if folder is None:
                 folder = self._folders[name] = ChatFolder(
-                    self._root().subdirectory(name, SUFFIX), self._texts
+                    self._directory.subdirectory(name, SUFFIX), self._texts
                 )
             return folder
-
-    def _root(self) -> SaveDirectory:
-        """Return the directory, opened again if it was removed. Raises Unavailable until it is back."""
-        if not os.fstat(self._directory.fd).st_nlink:
-            try:
-                self._directory = SaveDirectory(self._path, option="--chats")
-            except CorralError as error:
-                _log.error("%s", error.message)
-                raise Unavailable("the directory of --chats was removed") from None
-        return self._directory
 
 
 def folder_name(client: Client) -> str:

@@ -142,6 +142,8 @@ class Journal:
     async def close(self) -> None:
         """Wait until everything is written."""
         await asyncio.to_thread(self._thread.shutdown)
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._root.fd, fcntl.LOCK_UN)  # files of requests may keep the directory open
         if self._path != self._root_path:
             _remove_folders(self._path)
 

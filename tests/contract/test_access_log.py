@@ -81,7 +81,7 @@ async def test_nothing_of_what_was_in_it(caplog, lines):
     for headers in ({"x-api-key": "sk-123"}, {"x-api-key": "sk-wrong"}):
         await http.post("/completion", json={"prompt": SECRET, "n_predict": 2}, headers=headers)
         await http.get("/slots", params={"q": SECRET, "api_key": "sk-123"}, headers=headers)
-    assert len(lines()) == 4
+    assert len([line for line in lines() if "path" in line]) == 4
     for word in (SECRET, "attack", "sk-", "?"):
         assert word not in caplog.text
 
@@ -211,7 +211,7 @@ async def test_every_answer_has_the_id_that_its_line_has(lines):
         answer = await http.get(path, headers=headers)
         assert answer.headers["x-request-id"] == lines()[-1]["id"]
     assert lines()[-1]["id"] == "my/id-1:2"
-    assert len({line["id"] for line in lines()}) == 3
+    assert len({line["id"] for line in lines() if "path" in line}) == 3
 
 
 @pytest.mark.parametrize("id", ["", "x" * 129, "a b", "a\tb", "ä", '"', "<script>"])

@@ -7,7 +7,6 @@ import errno
 import gc
 import json
 import os
-import shutil
 from typing import Any
 
 import jsonschema
@@ -424,22 +423,6 @@ async def test_all_that_the_page_stores_is_accepted(server):
     messages = {"a": {**_MESSAGE, "id": "a", "parent": None}, "b": message}
     await save(server, messages=messages, leaf="b", toolsOn=["web"])
     assert (await ask(server, "GET", f"/chats/{A}"))["messages"] == messages
-
-
-async def test_a_directory_that_was_removed_may_come_back(tmp_path):
-    folder = tmp_path / "chats"
-    folder.mkdir()
-    server = Server(chats_path=str(folder))
-    await save(server)
-    shutil.rmtree(folder)
-    for method, path, body in (("GET", "", None), ("GET", f"/{A}", None), ("PUT", f"/{A}", chat())):
-        error = await ask(server, method, f"/chats{path}", 503, json=body)
-        assert "--chats" in error["message"]
-        assert str(tmp_path) not in error["message"]
-    folder.mkdir()
-    assert await listed(server) == []
-    await save(server)
-    assert await listed(server) == [A]
 
 
 async def test_a_chat_on_disk_that_is_invalid_is_skipped(server, tmp_path):

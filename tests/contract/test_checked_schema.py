@@ -100,7 +100,7 @@ async def test_a_schema_that_is_not_met_says_so(server):
 
 
 async def test_props_tell_what_is_checked(server):
-    response = await server.http.get("/props")
+    response = await server.http.get("/props?json_schema")
     unique = response.json()["json_schema"]["keywords"]["uniqueItems"]
     assert unique["support"] == "checked"
     assert "--schema-retries" in unique["cost"]

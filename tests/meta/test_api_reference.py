@@ -19,7 +19,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 OPTION_NAMES = {name for option in OPTIONS for name in (*option.names, *option.negative)}
 # Of our other commands, of pip, docker, curl and others, and of servers that people come from.
 FOREIGN = (
-    "--add-host --against --allow-shlib-undefined --build --build-arg --cacert --cpus --data-binary",
+    "--add-host --against --allow-shlib-undefined --build --build-arg --cacert --cpu --cpus --data-binary",
     "--address --dashboard --extra-index-url --from-file --gpus --install --join --json --local-provider",
     "--no-cache-dir --no-deps --now --only --only-binary --oss",
     "--n-repeats --n-streams --requests --rm --rounds --seconds --server --stop-timeout",

@@ -15,6 +15,7 @@ from corral.core.errors import (
     ContextExceeded,
     CorralError,
     ErrorInfo,
+    ForeignSlot,
     NonFiniteLogits,
     NoSuchSlot,
     Unauthorized,
@@ -88,6 +89,7 @@ _CLASSES = [kind for kind in error_classes() if kind.__module__ == CorralError._
 _ERRORS = {
     ContextExceeded: ContextExceeded(10, 5),
     NonFiniteLogits: NonFiniteLogits(),
+    ForeignSlot: ForeignSlot(3),
     NoSuchSlot: NoSuchSlot(3, 2),
     Unauthorized: Unauthorized(),
 }

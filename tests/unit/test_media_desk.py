@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from corral.core.chunk import Encoded
-from corral.core.errors import CorralError, InvalidRequest, NotSupported, Unavailable
+from corral.core.errors import CorralError, InvalidRequest, Unavailable
 from corral.core.media import Run, key_of, runs_in
 from corral.core.media_item import MediaKind
 from corral.engine.media import MediaEncoder
@@ -300,9 +300,9 @@ def test_no_file_stays_open_behind_a_prompt(lab):
 def test_without_a_projector_the_error_names_its_option():
     desk = MediaEncoder(None)
     media, fd = media_of([SMALL])
-    with pytest.raises(NotSupported, match="--mmproj"):
+    with pytest.raises(InvalidRequest, match="--mmproj"):
         desk.layout_media(media)
-    with pytest.raises(NotSupported, match="--mmproj"):
+    with pytest.raises(InvalidRequest, match="--mmproj"):
         desk.open(fd, (media, np.array(TEXT, np.int32)))
     assert is_closed(fd)
     assert not desk.has_work

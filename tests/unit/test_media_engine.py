@@ -1215,7 +1215,7 @@ def test_a_model_that_looks_at_a_whole_input_embeds_no_picture(embedder):
     order, text = embed(0, (TEXT,), (SMALL,)), embed(1, (TEXT,))
     lab.run(order, text)
     (failed,) = lab.of(0, Failed)
-    assert status_of(failed) == 501
+    assert status_of(failed) == 400
     assert "whole" in failed.error.message
     assert is_closed(order.fd)
     lab.check(text)
