@@ -1,6 +1,6 @@
 """Tuning profiles that ship with Corral: the best encoding of the default model, by CPU.
 
-Measured with `corral tune` (numbers in docs/measurements.md), so that a first start need not measure.
+Measured with `corral tune` (numbers in bench/measurements.md), so that a first start need not measure.
 """
 
 from __future__ import annotations
