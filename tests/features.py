@@ -76,14 +76,12 @@ _GUIDES: dict[str, str] = {
         model/test_transcode.py::test_q8_0_that_stands_in_for_other_types_is_ours_too
         system/test_transcode.py::test_tune_prints_a_table_that_a_server_then_uses
     """,
-    "claude_code": """
-        system/test_anthropic.py::test_message_and_stream_say_the_same
-        system/test_anthropic.py::test_tools_are_called_with_what_their_schema_says
-    """,
     "cluster": """
         system/test_cluster_tls.py
     """,  # Ray itself needs to be installed: `make cluster-test`
-    "codex": """
+    "coding_agents": """
+        system/test_anthropic.py::test_message_and_stream_say_the_same
+        system/test_anthropic.py::test_tools_are_called_with_what_their_schema_says
         system/test_openai_responses.py::test_whole_and_streamed_answers_agree
         system/test_openai_responses.py::test_a_schema_and_a_call_are_followed
     """,
@@ -111,6 +109,12 @@ _GUIDES: dict[str, str] = {
         browser/test_files.py::test_texts_are_shown_counted_and_sent_first
         browser/test_files.py::test_the_text_of_a_pdf
     """,
+    "frameworks": """
+        system/test_openai.py::test_a_stream_helper_of_the_package_accumulates
+        system/test_openai.py::test_models
+        system/test_openai.py::test_parse_gives_an_object_of_the_class
+        system/test_openai.py::test_three_answers_share_the_prompt
+    """,
     "gpu": """
         system/test_hardware.py::test_devices_are_listed
         system/test_hardware.py::test_options_for_gpus_do_no_harm
@@ -125,12 +129,6 @@ _GUIDES: dict[str, str] = {
     """,
     "kubernetes": """
         meta/test_deploy_files.py
-    """,
-    "langchain": """
-        system/test_openai.py::test_a_stream_helper_of_the_package_accumulates
-    """,
-    "litellm": """
-        system/test_openai.py::test_models
     """,
     "many_models": """
         browser/test_model_choice.py::test_a_model_is_chosen_loaded_and_asked
@@ -162,9 +160,6 @@ _GUIDES: dict[str, str] = {
         system/test_ollama.py::test_chat_and_stream_say_the_same
         system/test_ollama.py::test_a_tool_and_its_result
     """,
-    "open_webui": """
-        system/test_openai.py::test_three_answers_share_the_prompt
-    """,
     "operate": """
         system/test_life.py::test_a_running_request_is_finished_before_the_end
         system/test_life.py::test_a_stopped_engine_is_told_before_it_is_given_up
@@ -179,9 +174,6 @@ _GUIDES: dict[str, str] = {
         system/test_listen.py::test_a_unix_socket_from_start_to_end
         system/test_tls.py::test_a_client_that_trusts_the_certificate
         system/test_transcription.py::test_paths_are_under_the_prefix
-    """,
-    "pydantic_ai": """
-        system/test_openai.py::test_parse_gives_an_object_of_the_class
     """,
     "responses": """
         system/test_openai_responses.py::test_a_response_in_the_background_can_be_left_followed_and_cancelled
