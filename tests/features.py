@@ -56,11 +56,6 @@ _README: dict[str, str] = {
 
 # Pages of `docs/howto`. Their marked examples run too, all of them: `test_guide`.
 _GUIDES: dict[str, str] = {
-    "adapters": """
-        model/test_lora.py::test_an_adapter_is_worth_its_merged_weights
-        system/test_lora.py::test_a_chat_has_the_adapters_it_asks_for
-        system/test_lora.py::test_an_adapter_comes_and_goes_while_streams_run
-    """,
     "batches": """
         system/test_batches.py::test_a_batch_of_every_endpoint
         system/test_batches.py::test_the_command_runs_a_file
@@ -90,6 +85,10 @@ _GUIDES: dict[str, str] = {
         model/test_self_extend.py::test_greedy_text_is_what_libllama_alone_gives
         system/test_context_options.py::test_positions_metadata_and_control_vectors
     """,
+    "convert": """
+        system/test_transcode.py::test_a_server_tells_what_it_has_loaded
+        system/test_lora.py::test_a_wrong_file_ends_the_start_with_a_reason
+    """,
     "docker": """
         system/test_deploy.py
     """,
@@ -118,10 +117,6 @@ _GUIDES: dict[str, str] = {
     "gpu": """
         system/test_hardware.py::test_devices_are_listed
         system/test_hardware.py::test_options_for_gpus_do_no_harm
-    """,
-    "guidance": """
-        model/test_guidance.py::test_tokens_are_those_of_two_contexts_put_together
-        system/test_guidance.py::test_a_request_is_guided_and_the_next_one_is_not
     """,
     "infill": """
         model/test_infill.py
@@ -193,12 +188,17 @@ _GUIDES: dict[str, str] = {
         system/test_state.py::test_shell_sessions
         system/test_state.py::test_the_default_model_goes_on_after_a_restart
     """,
+    "steer": """
+        model/test_lora.py::test_an_adapter_is_worth_its_merged_weights
+        system/test_lora.py::test_a_chat_has_the_adapters_it_asks_for
+        system/test_lora.py::test_an_adapter_comes_and_goes_while_streams_run
+        model/test_guidance.py::test_tokens_are_those_of_two_contexts_put_together
+        system/test_guidance.py::test_a_request_is_guided_and_the_next_one_is_not
+        system/test_system_prompt.py::test_a_chat_behind_it
+    """,
     "structured": """
         system/test_structured.py::test_layouts
         system/test_openai.py::test_answers_in_every_shape_of_response_format
-    """,
-    "system_prompt": """
-        system/test_system_prompt.py::test_a_chat_behind_it
     """,
     "systemd": """
         system/test_deploy.py
