@@ -36,6 +36,54 @@ _ACTION_FIELDS: dict[str, type[RequestModel]] = {
     "POST /sessions/{id_session}?action=remove": SessionRequest,
 }
 _COMMON = "POST /completion"
+# Its fields in the order in which a reader needs them. What no group names is about the choice of tokens.
+_SAMPLING = "Sampling and constraints"
+_COMPATIBILITY = "Compatibility"
+_FIELD_GROUPS: dict[str, tuple[str, ...]] = {
+    "Prompt": (
+        *(
+            "prompt",
+            "system_prompt",
+            "image_data",
+            "model",
+            "lora",
+            "cache_prompt",
+            "n_cache_reuse",
+            "id_slot",
+        ),
+        *("priority", "max_queue_ms", "cfg_negative_prompt", "cfg_scale", "generation_prompt"),
+    ),
+    "Length": (
+        *(
+            "n_predict",
+            "stop",
+            "ignore_eos",
+            "max_repeats",
+            "n_indent",
+            "t_max_predict_ms",
+            "n_keep",
+            "n_discard",
+        ),
+        *("reasoning_budget_tokens", "reasoning_budget_message", "reasoning_budget_start_tag"),
+        *("reasoning_budget_end_tags", "reasoning_control"),
+    ),
+    _SAMPLING: (
+        "seed",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "json_schema",
+        "grammar",
+        "json_whitespace",
+    ),
+    "Output": (
+        *("stream", "n_cmpl", "n_probs", "post_sampling_probs", "response_fields", "return_tokens"),
+        *("return_progress", "timings_per_token", "cache_report", "durable", "receipt", "sse_ping_interval"),
+    ),
+    _COMPATIBILITY: ("echo",),
+}
+_FOREIGN = ("Accepted for compatibility", "As in ", "Refused")  # how descriptions of such fields begin
 
 
 @dataclass(frozen=True)
@@ -123,13 +171,30 @@ def render_requests() -> str:
     for name, fields in _request_tables():
         lines += [f"## `{name}`", ""]
         shared = _fields(schema_of(CompletionRequest))
-        is_more = name != _COMMON and "n_predict" in fields
+        if name == _COMMON:
+            for group, members in _grouped(fields).items():
+                lines += [f"### {group}", "", *_field_table(members)]
+            continue
+        is_more = "top_k" in fields
         if is_more:
             lines += [f"The fields of `{_COMMON}` (a chat has `messages` instead of `prompt`), and:", ""]
-        lines += ["| field | default | |", "| --- | --- | --- |"]
-        lines += [_field_row(n, f) for n, f in fields.items() if not (is_more and shared.get(n) == f)]
-        lines.append("")
+        lines += _field_table({n: f for n, f in fields.items() if not (is_more and shared.get(n) == f)})
     return "\n".join(lines)
+
+
+def _grouped(fields: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Fields by group: first those that the group names, then the others in the order of the table."""
+    groups = {group: {n: fields[n] for n in names} for group, names in _FIELD_GROUPS.items()}
+    named = {n for names in _FIELD_GROUPS.values() for n in names}
+    for name in (n for n in fields if n not in named):
+        is_foreign = fields[name].get("description", "").startswith(_FOREIGN)
+        groups[_COMPATIBILITY if is_foreign else _SAMPLING][name] = fields[name]
+    return groups
+
+
+def _field_table(fields: dict[str, Any]) -> list[str]:
+    rows = [_field_row(name, facts) for name, facts in fields.items()]
+    return ["| field | default | |", "| --- | --- | --- |", *rows, ""]
 
 
 def _render_endpoint(endpoint: Endpoint) -> list[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from corral.cli.options import GROUPS
+from corral.cli.options import GROUPS, OPTIONS
 from corral.cli.options.option import Option
 from tools.api_reference import render_api, render_requests
 
+_REFUSED = "refused: "
+_OTHER_PROGRAMS = "for other programs of llama.cpp, or for older versions of it"
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 
 
@@ -28,25 +30,58 @@ def render_options() -> str:
         "`false`, `yes` and `no`, `enabled` and `disabled`, as for every option that can be on or off),",
         "`true` or `false` in a file. `LLAMA_CACHE` is the directory of downloads.",
         "",
+        "Options of llama.cpp that have no effect here are at the [end](#options-without-effect).",
+        "",
     ]
     for group in GROUPS:
+        options = [option for option in group.options if option.is_used]
+        if not options:
+            continue
         lines += [f"## {group.title.capitalize()}", ""]
         lines += [f"{group.about.capitalize()}.", ""] if group.about else []
         lines += ["| option | environment | default | |", "| --- | --- | --- | --- |"]
-        lines += [_option_row(option) for option in group.options]
+        lines += [_option_row(option) for option in options]
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_without_effect()])
+
+
+def _without_effect() -> list[str]:
+    """One table of what is accepted or refused only because llama.cpp has it, by the reason."""
+    names: dict[str, list[str]] = {}
+    for option in OPTIONS:
+        if not option.is_used:
+            reason = f"{_REFUSED}{option.refusal}" if option.refusal else option.note or _OTHER_PROGRAMS
+            names.setdefault(reason, []).append(", ".join(f"`{name}`" for name in _names(option)))
+    return [
+        "## Options without effect",
+        "",
+        "llama.cpp's programs have these options, and they are accepted so that their command lines work here.",
+        "They are ignored with a warning. A refused one ends the start, because ignoring it would mislead.",
+        "",
+        "| reason | options |",
+        "| --- | --- |",
+        *(
+            f"| {_cell(reason)} | {'; '.join(rows)} |"
+            for reason, rows in sorted(names.items(), key=lambda row: row[0].startswith(_REFUSED))
+        ),
+        "",
+    ]
+
+
+def _names(option: Option) -> tuple[str, ...]:
+    return *option.names, *option.negative
+
+
+def _cell(text: str) -> str:
+    """Text in a cell of a table, where a bar would begin the next one."""
+    return text.replace("|", "\\|")
 
 
 def _option_row(option: Option) -> str:
-    names = ", ".join(f"`{name}`" for name in (*option.names, *option.negative))
+    names = ", ".join(f"`{name}`" for name in _names(option))
     variables = ", ".join(f"`{name}`" for name in option.variables)
     default = option.default_text and f"`{option.default_text}`"
-    note = "" if option.is_used else " (accepted for compatibility, ignored)"
-    if option.refusal:
-        note = f" (refused: {option.refusal})"
-    help = f"{option.help}{note}".replace("|", "/")
-    return f"| {names} | {variables} | {default} | {help} |"
+    return f"| {names} | {variables} | {default} | {_cell(option.help)} |"
 
 
 def main() -> None:

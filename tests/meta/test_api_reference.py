@@ -15,7 +15,11 @@ from corral.core.errors import error_classes
 from tools.api_reference import endpoints, routes, slug
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "bench").glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "bench").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 OPTION_NAMES = {name for option in OPTIONS for name in (*option.names, *option.negative)}
 # Of our other commands, of pip, docker, curl and others, and of servers that people come from.
 FOREIGN = (
