@@ -89,6 +89,10 @@ _GUIDES: dict[str, str] = {
         system/test_transcode.py::test_a_server_tells_what_it_has_loaded
         system/test_lora.py::test_a_wrong_file_ends_the_start_with_a_reason
     """,
+    "deterministic": """
+        model/test_seeded_draws.py
+        system/test_clients.py::test_the_answer_does_not_depend_on_what_runs_beside_it
+    """,
     "docker": """
         system/test_deploy.py
     """,
@@ -122,8 +126,14 @@ _GUIDES: dict[str, str] = {
         model/test_infill.py
         system/test_infill.py::test_the_answer_is_that_of_a_prompt_built_by_hand
     """,
+    "keep_conversation": """
+        system/test_openai.py::test_chat_and_stream_say_the_same
+    """,
     "kubernetes": """
         meta/test_deploy_files.py
+    """,
+    "load_test": """
+        system/test_clients.py::test_more_requests_than_slots_are_all_answered
     """,
     "many_models": """
         browser/test_model_choice.py::test_a_model_is_chosen_loaded_and_asked
@@ -145,6 +155,9 @@ _GUIDES: dict[str, str] = {
         system/test_transcription.py::test_the_openai_client_transcribes
         system/test_vision.py::test_the_openai_package_shows_images
         system/test_vision.py::test_sounds_are_heard
+    """,
+    "memory": """
+        model/test_memory_plan.py::test_the_plan_is_what_is_taken
     """,
     "monitoring": """
         browser/test_monitor.py::test_lanes_show_what_requests_did
@@ -203,6 +216,10 @@ _GUIDES: dict[str, str] = {
     "systemd": """
         system/test_deploy.py
     """,
+    "team_server": """
+        system/test_deploy.py
+        system/test_tenants.py::test_slots_are_shared_by_weight_and_not_by_who_asks_more_often
+    """,
     "tools": """
         model/test_formats.py::test_what_models_write_is_accepted
         system/test_openai.py::test_a_named_function_is_called_with_arguments_of_its_schema
@@ -211,6 +228,9 @@ _GUIDES: dict[str, str] = {
         system/test_hardware.py::test_the_doctor
         system/test_log.py::test_a_file_gets_the_same_as_stderr
         system/test_life.py::test_a_broken_model_ends_with_a_message
+    """,
+    "upgrade": """
+        system/test_life.py::test_a_running_request_is_finished_before_the_end
     """,
     "web": """
         browser/test_chat.py

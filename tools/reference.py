@@ -55,7 +55,7 @@ def _without_effect() -> list[str]:
     return [
         "## Options without effect",
         "",
-        "llama.cpp's programs have these options, and they are accepted so that their command lines work here.",
+        "llama.cpp's programs have these options, and they are accepted so that command lines work here.",
         "They are ignored with a warning. A refused one ends the start, because ignoring it would mislead.",
         "",
         "| reason | options |",

@@ -24,7 +24,7 @@ OPTION_NAMES = {name for option in OPTIONS for name in (*option.names, *option.n
 # Of our other commands, of pip, docker, curl and others, and of servers that people come from.
 FOREIGN = (
     "--add-host --against --allow-shlib-undefined --build --build-arg --cacert --cpu --cpus --data-binary",
-    "--base --depth --modelfile --outfile --outtype --print-supported-models",
+    "--base --depth --modelfile --outfile --outtype --print-supported-models --upgrade",
     "--address --dashboard --extra-index-url --from-file --gpus --install --join --json --local-provider",
     "--no-cache-dir --no-deps --now --only --only-binary --oss",
     "--n-repeats --n-streams --requests --rm --rounds --seconds --server --stop-timeout",
