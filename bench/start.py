@@ -1,7 +1,7 @@
 """From the command to the first answer of `/health`, and until all is well, over the bare load of a model.
 
-`python -m bench.start [-m FILE] [--against NAME=PROGRAM]` alternates the programs, and also shows the CPU time
-of each process until all is well: other work on the machine changes it less than the seconds.
+`python -m bench.start [-m FILE] [--against NAME=PROGRAM]` alternates the programs, and also shows the CPU
+time of each process until all is well: other work on the machine changes it less than the seconds.
 """
 
 from __future__ import annotations
