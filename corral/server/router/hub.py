@@ -35,6 +35,8 @@ class NoEngine:
     down_because = ""
 
     def __getattr__(self, name: str) -> object:
+        if name == "engines":  # which a fleet has: before Python 3.12, `isinstance` asks for it
+            raise AttributeError(name)
         raise Unavailable("the request names no model")
 
 
