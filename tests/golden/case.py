@@ -30,7 +30,9 @@ class Ask:
     body: Any = None  # bytes are sent as they are, all else as JSON
     headers: dict[str, str] = field(default_factory=dict)
     key: str = "admin"  # whose key is sent to a server with keys; "": none
-    keeps: dict[str, str] = field(default_factory=dict)  # a name, and the path to its value: {"id": "data.0.id"}
+    keeps: dict[str, str] = field(
+        default_factory=dict
+    )  # a name, and the path to its value: {"id": "data.0.id"}
     until: str = ""  # asks again until this is in the answer
     is_outside: bool = False  # of the prefix of a server that has one
     is_long: bool = False  # of its answer, only the type is recorded
@@ -39,8 +41,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A request that runs beside the following ones; its answer is recorded at the end. The engine takes `steps`
-    steps, and then none until then."""
+    """A request that runs beside the following ones; its answer is recorded at the end. Until then the engine
+    takes only so many steps."""
 
     ask: Ask
     steps: int = 0

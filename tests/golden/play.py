@@ -23,7 +23,13 @@ SECONDS = 60  # for what takes milliseconds on an idle machine
 WIDTH = 120  # of a line of JSON, unless it cannot be broken
 PREFIX = "/base"
 ROLES = ("admin", "user", "inference-only", "read-only")
-_TEXTS = ("application/json", "text/event-stream", "application/x-ndjson", "text/plain")
+_TEXTS = (
+    "application/json",
+    "text/event-stream",
+    "application/x-ndjson",
+    "application/x-jsonl",
+    "text/plain",
+)
 _KEY_FILE = "".join(f"{role},{role}:key-{role}\n" for role in ROLES) + "limited,tpd=1:key-limited\n"
 _SEALED = {"api_key_file": "$keys", "api_prefix": PREFIX}
 
@@ -65,7 +71,9 @@ class _Play:
             Path(directory, "data").mkdir()
             self._masks = Masks(directory)
             options = {**(_SEALED if self._is_sealed else {}), **self._case.options}
-            async with started(self._case.model, self._is_many, **_in_directory(options, directory)) as server:
+            async with started(
+                self._case.model, self._is_many, **_in_directory(options, directory)
+            ) as server:
                 self._server = server
                 if self._is_many and self._case.model.is_loaded:
                     await self._load()
@@ -111,7 +119,9 @@ class _Play:
         headers = {"host": "127.0.0.1:8080", **ask.headers}
         if self._is_sealed and ask.key:
             headers["authorization"] = f"Bearer key-{ask.key}"
-        body = b"" if ask.body is None else ask.body if isinstance(ask.body, bytes) else orjson.dumps(ask.body)
+        body = (
+            b"" if ask.body is None else ask.body if isinstance(ask.body, bytes) else orjson.dumps(ask.body)
+        )
         if body and "content-type" not in headers:
             headers["content-type"] = "application/json"
         path, _, query = self._filled(ask.path).partition("?")
@@ -131,7 +141,9 @@ class _Play:
             "server": ("127.0.0.1", 8080),
             "state": {},
         }
-        return await _exchange(self._server.app, scope, self._filled(body.decode("latin-1")).encode("latin-1"), ask.n_events)
+        return await _exchange(
+            self._server.app, scope, self._filled(body.decode("latin-1")).encode("latin-1"), ask.n_events
+        )
 
     async def _load(self) -> None:
         await self._ask_once(Ask("POST", "/models/load", {"model": MODELS[0]}))
@@ -144,7 +156,9 @@ class _Play:
         mask = self._masks.apply
         self._lines.append(f"> {ask.method} {mask(self._filled(ask.path))}" + _said(ask))
         self._lines.append(f"< {answer.status}")
-        self._lines += sorted(f"< {name}: {mask(value)}" for name, value in answer.headers if name not in HEADERS)
+        self._lines += sorted(
+            f"< {name}: {mask(value)}" for name, value in answer.headers if name not in HEADERS
+        )
         self._lines += _shown(answer, self._masks, ask.is_long)
 
 
@@ -161,7 +175,9 @@ async def _exchange(app: ASGIApp, scope: dict[str, Any], body: bytes, n_parts: i
     async def send(message: Any) -> None:
         if message["type"] == "http.response.start":
             answer.status = message["status"]
-            answer.headers = [(name.decode().lower(), value.decode("latin-1")) for name, value in message["headers"]]
+            answer.headers = [
+                (name.decode().lower(), value.decode("latin-1")) for name, value in message["headers"]
+            ]
         elif message.get("body") and not left.is_set():
             answer.parts.append(message["body"])
             if len(answer.parts) == n_parts:
@@ -177,7 +193,9 @@ async def _exchange(app: ASGIApp, scope: dict[str, Any], body: bytes, n_parts: i
 
 def _in_directory(options: dict[str, Any], directory: str) -> dict[str, Any]:
     places = {"$keys": f"{directory}/keys", "$dir": f"{directory}/data", "$file": f"{directory}/file"}
-    return {name: places.get(value, value) if isinstance(value, str) else value for name, value in options.items()}
+    return {
+        name: places.get(value, value) if isinstance(value, str) else value for name, value in options.items()
+    }
 
 
 def _value_at(value: Any, place: str) -> str:
@@ -201,6 +219,8 @@ def _shown(answer: Answer, masks: Masks, is_long: bool) -> list[str]:
     if not body:
         return []
     kind = dict(answer.headers).get("content-type", "").partition(";")[0]
+    if kind == "application/octet-stream" and body.isascii() and not is_long:
+        kind = "text/plain"  # a file that was uploaded
     if is_long or kind not in _TEXTS:
         return [f"({kind or 'no type'})"]
     text = masks.apply(body.decode("utf-8", "backslashreplace"))

@@ -19,7 +19,10 @@ _HEAD = re.compile(r"^=== (.*)\n", re.MULTILINE)
 
 def modules() -> dict[str, Any]:
     """Return the modules with cases by the names of their groups."""
-    found = {each.name: importlib.import_module(f"{cases.__name__}.{each.name}") for each in pkgutil.iter_modules(cases.__path__)}
+    found = {
+        each.name: importlib.import_module(f"{cases.__name__}.{each.name}")
+        for each in pkgutil.iter_modules(cases.__path__)
+    }
     return {name: module for name, module in found.items() if hasattr(module, "CASES")}
 
 

@@ -1,7 +1,7 @@
 """The whole server in this process: the product's own start, life and stop around a fake engine.
 
-The only place that knows how a server is put together. What is replaced: the sockets, the engine process (by the
-fake backend), the processes of tokenizer and templates, the wall clock and the draws of seeds.
+The only place that knows how a server is put together. What is replaced: the sockets, the engine process (by
+the fake backend), the processes of tokenizer and templates, the wall clock and the draws of seeds.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class GoldenSampler(ScriptedSampler):
         text = self._model.says if self._redrawn_at is None else self._model.instead
         token = 1 + ord(text[index]) if index < len(text) else 0
         n, other = self._params.n_probs, TokenProb(1 + ord("-"), 0.25)
-        return token, TokenProbs(first := TokenProb(token, 0.5), TopProbs.of([first, other][:n])) if n else None
+        return token, TokenProbs(
+            first := TokenProb(token, 0.5), TopProbs.of([first, other][:n])
+        ) if n else None
 
     def rewind(self, n: int) -> bool:
         return True
@@ -94,7 +96,9 @@ class GoldenBackend(FakeBackend):
     def info(self) -> ModelInfo:
         return msgspec.structs.replace(super().info(), n_vocab=self.n_vocab)
 
-    def open_sampler(self, params: SamplingParams, prompt: Sequence[int], grammar: Any = None) -> GoldenSampler:
+    def open_sampler(
+        self, params: SamplingParams, prompt: Sequence[int], grammar: Any = None
+    ) -> GoldenSampler:
         return GoldenSampler(params, self.model)
 
 
@@ -163,7 +167,9 @@ class FakeEngine(InlineEngine):
     def is_busy(self) -> bool:
         return bool(self.n_tasks)
 
-    def submit(self, task: TaskT, observer: TaskObserver, media: MediaFile | None = None) -> tuple[TaskT, TaskStream]:
+    def submit(
+        self, task: TaskT, observer: TaskObserver, media: MediaFile | None = None
+    ) -> tuple[TaskT, TaskStream]:
         self.lifecycle.check_up()
         return super().submit(task, observer, media)
 
@@ -254,7 +260,9 @@ class Started:
         self._http = FakeHttpServer(*args, **options)
         return self._http
 
-    def open_engine(self, settings: EngineSettings, _timeout_s: float, telemetry: Any, *_: Any, **__: Any) -> Any:
+    def open_engine(
+        self, settings: EngineSettings, _timeout_s: float, telemetry: Any, *_: Any, **__: Any
+    ) -> Any:
         self.engines.append(FakeEngine(self._model, settings, telemetry))
         return self.engines[-1]
 
@@ -292,7 +300,9 @@ async def started(model: Model, is_many: bool, **options: Any) -> AsyncIterator[
         options["chat_template_file"] = str(TEMPLATES / f"{model.template}.jinja")
     server, started = ServerSettings(**options), Started(model)
     with _replaced(started):
-        life = asyncio.create_task(_serve_many(server, model, started) if is_many else _serve(server, model, started))
+        life = asyncio.create_task(
+            _serve_many(server, model, started) if is_many else _serve(server, model, started)
+        )
         ready = asyncio.create_task(started.until_ready())
         await asyncio.wait({life, ready}, return_when=asyncio.FIRST_COMPLETED)
         if life.done():
@@ -336,7 +346,7 @@ def _replaced(started: Started) -> Iterator[None]:
         for place in ("corral.server.text_processes", "corral.server.router.model"):
             replaced.enter_context(mock.patch(f"{place}.TextProcesses", FakeTexts))
         replaced.enter_context(mock.patch("corral.server.front.gc"))  # this process has many servers
-        replaced.enter_context(mock.patch.object(time, "time", lambda: float(START)))
+        replaced.enter_context(mock.patch.object(time, "time", return_value=float(START)))
         replaced.enter_context(mock.patch.object(secrets, "randbelow", lambda n: 42 % n))
         try:
             yield

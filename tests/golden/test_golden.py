@@ -8,14 +8,16 @@ from corral.api.operation import GROUPS
 from tests.golden.case import Act, Ask, Begin, Case
 from tests.golden.cases.dialect import FEATURES, Dialect
 from tests.golden.play import play
-from tests.golden.recording import groups, modules, path_of, recorded, write
+from tests.golden.recording import groups, modules, recorded, write
 
 _GOING = ("/v1/receipts/replay", "/monitor/day")  # features that are removed: nobody has to see them again
 _CASES = [(group, case) for group, cases in groups().items() for case in cases]
 _DIALECTS: list[Dialect] = [each for module in modules().values() for each in getattr(module, "DIALECTS", ())]
 
 
-@pytest.mark.parametrize(("group", "case"), [pytest.param(*each, id=f"{each[0]}: {each[1].name}") for each in _CASES])
+@pytest.mark.parametrize(
+    ("group", "case"), [pytest.param(*each, id=f"{each[0]}: {each[1].name}") for each in _CASES]
+)
 async def test_answers_are_as_recorded(group: str, case: Case) -> None:
     assert (await play(case)).splitlines() == recorded(group)[case.name].splitlines()
 
@@ -31,7 +33,9 @@ def test_a_recording_is_not_written_over() -> None:
 
 
 def test_every_operation_has_a_case() -> None:
-    asked = {(ask.method.lower(), _fixed(ask.path)) for _, case in _CASES for ask in map(_ask_of, case.acts) if ask}
+    asked = {
+        (ask.method.lower(), _fixed(ask.path)) for _, case in _CASES for ask in map(_ask_of, case.acts) if ask
+    }
     missing = [
         (operation.method, path)
         for group in GROUPS
@@ -59,4 +63,6 @@ def _fixed(path: str) -> str:
 def _is_at(template: str, path: str) -> bool:
     """Whether a path is one of those of a route."""
     parts, given = template.split("/"), path.split("/")
-    return len(parts) == len(given) and all(p == g or p.startswith("{") for p, g in zip(parts, given, strict=True))
+    return len(parts) == len(given) and all(
+        p == g or p.startswith("{") for p, g in zip(parts, given, strict=True)
+    )

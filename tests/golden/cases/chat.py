@@ -68,11 +68,17 @@ CASES = [
     Case("without the version in the path", (Ask("POST", "/chat/completions", CHAT.body),)),
     Case(
         "tokens of a chat",
-        tuple(Ask("POST", f"{path}/input_tokens", CHAT.body) for path in ("/v1/chat/completions", "/chat/completions")),
+        tuple(
+            Ask("POST", f"{path}/input_tokens", CHAT.body)
+            for path in ("/v1/chat/completions", "/chat/completions")
+        ),
     ),
     Case(
         "template",
-        (Ask("POST", "/apply-template", {**CHAT.body, "tools": TOOLS}), Ask("POST", "/apply-template", {"model": "m"})),
+        (
+            Ask("POST", "/apply-template", {**CHAT.body, "tools": TOOLS}),
+            Ask("POST", "/apply-template", {"model": "m"}),
+        ),
     ),
     Case(
         "stop a running answer",

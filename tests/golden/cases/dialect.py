@@ -63,25 +63,62 @@ def errors_of(dialect: Dialect) -> Iterator[Case]:
     plain = dialect.ask()
     text = plain.body
     yield Case(f"{dialect.name}: no JSON", (replace(plain, body=b"{"),))
-    yield Case(f"{dialect.name}: a field of a wrong type", (dialect.ask(temperature="hot"), dialect.ask(seed=[])))
-    yield Case(f"{dialect.name}: other methods", tuple(Ask(method, plain.path) for method in ("GET", "HEAD", "PUT", "OPTIONS")))
-    yield Case(f"{dialect.name}: a longer path", (Ask("POST", f"{plain.path}/x", text), Ask("POST", f"{plain.path}/", text)))
-    yield Case(f"{dialect.name}: a model that does not exist", (dialect.ask(model="x"), dialect.stream(model="x")))
+    yield Case(
+        f"{dialect.name}: a field of a wrong type", (dialect.ask(temperature="hot"), dialect.ask(seed=[]))
+    )
+    yield Case(
+        f"{dialect.name}: other methods",
+        tuple(Ask(method, plain.path) for method in ("GET", "HEAD", "PUT", "OPTIONS")),
+    )
+    yield Case(
+        f"{dialect.name}: a longer path",
+        (Ask("POST", f"{plain.path}/x", text), Ask("POST", f"{plain.path}/", text)),
+    )
+    yield Case(
+        f"{dialect.name}: a model that does not exist", (dialect.ask(model="x"), dialect.stream(model="x"))
+    )
     without = {name: value for name, value in text.items() if name != "model"}
     yield Case(f"{dialect.name}: no model is named", (replace(plain, body=without),))
     yield Case(f"{dialect.name}: an alias of the model", (dialect.ask(model="m-alias"),))
     keys = ("", "wrong", "read-only", "inference-only", "user")
-    yield Case(f"{dialect.name}: keys", tuple(replace(plain, key=key) for key in keys), setups=(ONE_SEALED, MANY_SEALED))
-    yield Case(f"{dialect.name}: a body that is too large", (replace(plain, body=b" " * ((1 << 20) + 1)),), options={"max_body_mib": 1})
+    yield Case(
+        f"{dialect.name}: keys",
+        tuple(replace(plain, key=key) for key in keys),
+        setups=(ONE_SEALED, MANY_SEALED),
+    )
+    yield Case(
+        f"{dialect.name}: a body that is too large",
+        (replace(plain, body=b" " * ((1 << 20) + 1)),),
+        options={"max_body_mib": 1},
+    )
     yield Case(f"{dialect.name}: a full queue", (Begin(plain), plain), Model(n_slots=1), {"queue_size": 0})
     limited = replace(plain, key="limited")
     yield Case(f"{dialect.name}: a key at its limit", (limited, limited), setups=(ONE_SEALED, MANY_SEALED))
-    yield Case(f"{dialect.name}: while the model loads", (plain, dialect.stream()), Model(is_ready=False), setups=(ONE, ONE_SEALED))
+    yield Case(
+        f"{dialect.name}: while the model loads",
+        (plain, dialect.stream()),
+        Model(is_ready=False),
+        setups=(ONE, ONE_SEALED),
+    )
     yield Case(f"{dialect.name}: a failed engine", (Sleep("failed"), plain), setups=(ONE, ONE_SEALED))
     acts = (dialect.ask(), dialect.stream(model="n"))
-    yield Case(f"{dialect.name}: models that are loaded for it", acts, Model(is_loaded=False), setups=(MANY, MANY_SEALED))
+    yield Case(
+        f"{dialect.name}: models that are loaded for it",
+        acts,
+        Model(is_loaded=False),
+        setups=(MANY, MANY_SEALED),
+    )
     asks = (replace(plain, path=f"{plain.path}?autoload=false"), dialect.ask(model="n"))
-    yield Case(f"{dialect.name}: a model that is not loaded for it", asks, Model(is_loaded=False), {"models_autoload": False}, (MANY,))
+    yield Case(
+        f"{dialect.name}: a model that is not loaded for it",
+        asks,
+        Model(is_loaded=False),
+        {"models_autoload": False},
+        (MANY,),
+    )
     page = {"origin": "https://example.com"}
-    yield Case(f"{dialect.name}: a page of another origin", (dialect.ask(page), dialect.stream({"origin": "http://localhost:3000"})))
+    yield Case(
+        f"{dialect.name}: a page of another origin",
+        (dialect.ask(page), dialect.stream({"origin": "http://localhost:3000"})),
+    )
     yield Case(f"{dialect.name}: the client's id of the request", (dialect.ask({"x-request-id": "mine"}),))

@@ -14,7 +14,10 @@ def _post(path: str, **fields: Any) -> Ask:
     return Ask("POST", path, {"model": "m", **fields})
 
 
-RANK = tuple(_post(path, query="a", documents=["b", "cc"]) for path in ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"))
+RANK = tuple(
+    _post(path, query="a", documents=["b", "cc"])
+    for path in ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
+)
 CLASSIFY = tuple(_post(path, inputs=["a", "b"]) for path in ("/classify", "/v1/classify"))
 
 CASES = [
@@ -32,12 +35,33 @@ CASES = [
         Model(pooling="mean"),
         _AS_THEY_ARE,
     ),
-    Case("vectors of every token", (_post("/embedding", content="ab"), _post("/v1/embeddings", input="a")), Model(pooling="none"), _AS_THEY_ARE),
-    Case("wrong inputs", (_post("/v1/embeddings"), _post("/v1/embeddings", input=[]), _post("/embed", inputs=7), _post("/embedding", content="x" * 9000))),
+    Case(
+        "vectors of every token",
+        (_post("/embedding", content="ab"), _post("/v1/embeddings", input="a")),
+        Model(pooling="none"),
+        _AS_THEY_ARE,
+    ),
+    Case(
+        "wrong inputs",
+        (
+            _post("/v1/embeddings"),
+            _post("/v1/embeddings", input=[]),
+            _post("/embed", inputs=7),
+            _post("/embedding", content="x" * 9000),
+        ),
+    ),
     Case("other methods", (Ask("GET", "/v1/embeddings"), Ask("HEAD", "/embed"), Ask("PUT", "/rerank"))),
-    Case("a model that does not exist", (Ask("POST", "/v1/embeddings", {"model": "x", "input": "a"}),), options=_AS_THEY_ARE),
+    Case(
+        "a model that does not exist",
+        (Ask("POST", "/v1/embeddings", {"model": "x", "input": "a"}),),
+        options=_AS_THEY_ARE,
+    ),
     Case("ranks", RANK, _RANKS),
-    Case("the best rank", (_post("/rerank", query="a", documents=["b", "cc"], top_n=1), _post("/rerank", query="a")), _RANKS),
+    Case(
+        "the best rank",
+        (_post("/rerank", query="a", documents=["b", "cc"], top_n=1), _post("/rerank", query="a")),
+        _RANKS,
+    ),
     Case("labels", CLASSIFY, _LABELS),
     Case("neither ranks nor labels", (*RANK, *CLASSIFY)),
 ]

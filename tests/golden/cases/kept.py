@@ -26,28 +26,37 @@ def _chat(method: str, body: Any = None, **options: Any) -> Ask:
     return Ask(method, f"/chats/{_ID}", body, **options)
 
 
-_LINES = b"".join(
-    b'{"custom_id": "%s", "method": "POST", "url": "/v1/completions", "body": %s}\n' % line
-    for line in (
-        (b"a", b'{"model": "m", "prompt": "Hi"}'),
-        (b"b", b'{"model": "m", "prompt": "Hi", "temperature": "hot"}'),
+def _upload(**bodies: bytes) -> Ask:
+    """A file with requests, by their ids."""
+    line = b'{"custom_id": "%s", "method": "POST", "url": "/v1/completions", "body": %s}\n'
+    form = (
+        b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        b'--x\r\ncontent-disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
     )
-)
-_FORM = (
-    b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
-    b'--x\r\ncontent-disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n' + _LINES + b"\r\n--x--\r\n"
-)
-_UPLOAD = Ask(
-    "POST", "/v1/files", _FORM, {"content-type": "multipart/form-data; boundary=x"}, keeps={"file": "id"}
-)
+    content = b"".join(line % (id.encode(), body) for id, body in bodies.items())
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    return Ask("POST", "/v1/files", form + content + b"\r\n--x--\r\n", headers, keeps={"file": "id"})
+
+
+_GOOD = b'{"model": "m", "prompt": "Hi"}'
+_UPLOAD = _upload(a=_GOOD, b=b'{"model": "m", "prompt": "Hi", "temperature": "hot"}')
 _BATCH = Ask(
-    "POST", "/v1/batches", {"input_file_id": "$file", "endpoint": "/v1/completions", "completion_window": "24h"}, keeps={"id": "id"}
+    "POST",
+    "/v1/batches",
+    {"input_file_id": "$file", "endpoint": "/v1/completions", "completion_window": "24h"},
+    keeps={"id": "id"},
+    is_long=True,  # a moment later it is in progress
 )
 _PARAMS = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
 _MESSAGES = Ask(
     "POST",
     "/v1/messages/batches",
-    {"requests": [{"custom_id": "a", "params": _PARAMS}, {"custom_id": "b", "params": {**_PARAMS, "temperature": "hot"}}]},
+    {
+        "requests": [
+            {"custom_id": "a", "params": _PARAMS},
+            {"custom_id": "b", "params": {**_PARAMS, "temperature": "hot"}},
+        ]
+    },
     keeps={"id": "id"},
 )
 _TEA = {"x-conversation-id": "tea"}
@@ -85,7 +94,18 @@ CASES = [
         ),
         options=_CHATS,
     ),
-    Case("chats of another key", (_chat("PUT", _CHAT, key="user"), _chat("GET"), Ask("GET", "/chats"), _chat("GET", key=""), _chat("GET", key="read-only")), options=_CHATS, setups=_SEALED),
+    Case(
+        "chats of another key",
+        (
+            _chat("PUT", _CHAT, key="user"),
+            _chat("GET"),
+            Ask("GET", "/chats"),
+            _chat("GET", key=""),
+            _chat("GET", key="read-only"),
+        ),
+        options=_CHATS,
+        setups=_SEALED,
+    ),
     Case("no chats", (Ask("GET", "/chats"), _chat("GET"), _chat("PUT", _CHAT), _chat("DELETE"))),
     Case(
         "files",
@@ -108,7 +128,12 @@ CASES = [
         (
             _UPLOAD,
             _BATCH,
-            _batches("GET", "/$id", until='"completed"', keeps={"out": "output_file_id", "wrong": "error_file_id"}),
+            _batches(
+                "GET",
+                "/$id",
+                until='"status":"completed"',
+                keeps={"out": "output_file_id", "wrong": "error_file_id"},
+            ),
             Ask("GET", "/v1/files/$out/content"),
             Ask("GET", "/v1/files/$wrong/content"),
             _batches("GET", ""),
@@ -119,7 +144,19 @@ CASES = [
         ),
         options=_BATCHES,
     ),
-    Case("a cancelled batch", (Begin(Ask("POST", "/completion", _PROMPT), steps=2), _UPLOAD, _BATCH, _batches("POST", "/$id/cancel"), _batches("GET", "/$id", until='"cancelled"')), Model(n_slots=1), _BATCHES),
+    Case(
+        "a cancelled batch",
+        (
+            Begin(Ask("POST", "/completion", _PROMPT), steps=2),
+            _upload(a=_GOOD),
+            _BATCH,
+            _batches("GET", "/$id", until='"status":"in_progress"', is_long=True),
+            _batches("POST", "/$id/cancel", is_long=True),
+            _batches("GET", "/$id", until='"status":"cancelled"'),
+        ),
+        Model(n_slots=1),
+        _BATCHES,
+    ),
     Case(
         "a batch of messages",
         (
@@ -134,7 +171,18 @@ CASES = [
         ),
         options=_BATCHES,
     ),
-    Case("batches of another key", (_UPLOAD, Ask("GET", "/v1/files/$file", key="user"), Ask("GET", "/v1/files", key="user"), Ask("GET", "/v1/batches", key=""), Ask("GET", "/v1/messages/batches", key="read-only")), options=_BATCHES, setups=_SEALED),
+    Case(
+        "batches of another key",
+        (
+            _UPLOAD,
+            Ask("GET", "/v1/files/$file", key="user"),
+            Ask("GET", "/v1/files", key="user"),
+            Ask("GET", "/v1/batches", key=""),
+            Ask("GET", "/v1/messages/batches", key="read-only"),
+        ),
+        options=_BATCHES,
+        setups=_SEALED,
+    ),
     Case("no batches", (_UPLOAD, Ask("GET", "/v1/batches"), Ask("GET", "/v1/messages/batches"))[1:]),
     Case(
         "a stream that can be read again",
@@ -154,8 +202,19 @@ CASES = [
             _LOOKUP,
         ),
     ),
-    Case("a stream that is stopped", (Begin(_STREAM, steps=3), Ask("DELETE", "/v1/stream?conv_id=tea"), _LOOKUP)),
-    Case("a stream of another key", (_STREAM, Ask("GET", "/v1/stream?conv_id=tea", key="user"), Ask("POST", "/v1/streams/lookup", {"conversation_ids": ["tea"]}, key="user")), setups=_SEALED),
+    Case(
+        "a stream that is stopped",
+        (Begin(_STREAM, steps=3), Ask("DELETE", "/v1/stream?conv_id=tea"), _LOOKUP),
+    ),
+    Case(
+        "a stream of another key",
+        (
+            _STREAM,
+            Ask("GET", "/v1/stream?conv_id=tea", key="user"),
+            Ask("POST", "/v1/streams/lookup", {"conversation_ids": ["tea"]}, key="user"),
+        ),
+        setups=_SEALED,
+    ),
     Case(
         "a durable stream",
         (
@@ -166,5 +225,8 @@ CASES = [
         ),
         options=_DURABLE,
     ),
-    Case("durable without a journal", (Ask("POST", "/completion", {**_PROMPT, "stream": True, "durable": True}),)),
+    Case(
+        "durable without a journal",
+        (Ask("POST", "/completion", {**_PROMPT, "stream": True, "durable": True}),),
+    ),
 ]

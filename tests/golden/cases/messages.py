@@ -41,8 +41,16 @@ _VERSION = {"anthropic-version": "2023-06-01"}
 CASES = [
     *features_of(MESSAGES),
     *errors_of(MESSAGES),
-    Case("a budget of reasoning", (ask(thinking={"type": "enabled", "budget_tokens": 3}),), FEATURES["reasoning"]),
-    Case("reasoning that is not shown", (ask(thinking={"type": "adaptive", "display": "omitted"}),), FEATURES["reasoning"]),
+    Case(
+        "a budget of reasoning",
+        (ask(thinking={"type": "enabled", "budget_tokens": 3}),),
+        FEATURES["reasoning"],
+    ),
+    Case(
+        "reasoning that is not shown",
+        (ask(thinking={"type": "adaptive", "display": "omitted"}),),
+        FEATURES["reasoning"],
+    ),
     Case("a tool must be called", (ask(tools=TOOLS, tool_choice={"type": "any"}),), FEATURES["one call"]),
     Case("the second time", (ask(), ask(), stream(cache_control={"type": "ephemeral"}))),
     Case("two answers", (ask(n=2),)),

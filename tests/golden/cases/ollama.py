@@ -71,6 +71,17 @@ CASES = [
             _post("/api/pull", model="x"),
         ),
     ),
-    Case("models that are not loaded", (Ask("GET", "/api/tags"), Ask("GET", "/api/ps"), _post("/api/show")), Model(is_loaded=False)),
-    Case("embeddings", (_post("/api/embed", input=["Hi", "you"]), _post("/api/embeddings", prompt="Hi"), _post("/api/embed"))),
+    Case(
+        "models that are not loaded",
+        (Ask("GET", "/api/tags"), Ask("GET", "/api/ps"), _post("/api/show")),
+        Model(is_loaded=False),
+    ),
+    Case(
+        "embeddings",
+        (
+            _post("/api/embed", input=["Hi", "you"]),
+            _post("/api/embeddings", prompt="Hi"),
+            _post("/api/embed"),
+        ),
+    ),
 ]

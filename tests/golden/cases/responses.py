@@ -38,7 +38,12 @@ DIALECTS = (RESPONSES,)
 ask, stream = RESPONSES.ask, RESPONSES.stream
 _KEPT = Ask("POST", "/v1/responses", {"model": "m", "input": "Hi"}, keeps={"id": "id"})
 _LATER = Ask("POST", "/v1/responses", {"model": "m", "input": "Hi", "background": True}, keeps={"id": "id"})
-_MADE = Ask("POST", "/v1/conversations", {"metadata": {"a": "b"}, "items": [{"role": "user", "content": "1"}]}, keeps={"id": "id"})
+_MADE = Ask(
+    "POST",
+    "/v1/conversations",
+    {"metadata": {"a": "b"}, "items": [{"role": "user", "content": "1"}]},
+    keeps={"id": "id"},
+)
 _NONE = "resp_00000000000000000000000000000000"
 
 
@@ -55,13 +60,19 @@ CASES = [
     *errors_of(RESPONSES),
     Case("an answer that is not kept", (ask(store=False), stream(store=False))),
     Case("instructions and metadata", (ask(instructions="Be brief.", metadata={"a": "b"}, user="u"),)),
-    Case("reasoning of which only a code is shown", (ask(include=["reasoning.encrypted_content"]),), FEATURES["reasoning"]),
+    Case(
+        "reasoning of which only a code is shown",
+        (ask(include=["reasoning.encrypted_content"]),),
+        FEATURES["reasoning"],
+    ),
     Case("a field that is not known", (ask(unknown=1), stream(unknown=1))),
     Case("a prompt that is too long", (ask(input="x" * 9000), ask(input="x" * 9000, truncation="auto"))),
     Case("without the version in the path", (Ask("POST", "/responses", RESPONSES.body),)),
     Case(
         "tokens of a response",
-        tuple(Ask("POST", f"{path}/input_tokens", RESPONSES.body) for path in ("/v1/responses", "/responses")),
+        tuple(
+            Ask("POST", f"{path}/input_tokens", RESPONSES.body) for path in ("/v1/responses", "/responses")
+        ),
     ),
     Case("a summary of a conversation", (Ask("POST", "/v1/responses/compact", RESPONSES.body),)),
     Case(
@@ -79,14 +90,37 @@ CASES = [
             Ask("POST", "/v1/responses", {"model": "m", "input": "And?", "previous_response_id": "$id"}),
         ),
     ),
-    Case("of another key", (_KEPT, _at("GET", key="user"), _at("DELETE", key="user"), _at("GET", key="")), setups=("one sealed", "many sealed")),
-    Case("one that does not exist", tuple(Ask(method, f"/v1/responses/{_NONE}{path}") for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")))),
+    Case(
+        "of another key",
+        (_KEPT, _at("GET", key="user"), _at("DELETE", key="user"), _at("GET", key="")),
+        setups=("one sealed", "many sealed"),
+    ),
+    Case(
+        "one that does not exist",
+        tuple(
+            Ask(method, f"/v1/responses/{_NONE}{path}")
+            for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items"))
+        ),
+    ),
     Case(
         "in the background",
-        (_LATER, _at("GET", until='"completed"'), _at("GET", "?stream=true"), _at("GET", "?stream=true&starting_after=8")),
+        (
+            _LATER,
+            _at("GET", until='"completed"'),
+            _at("GET", "?stream=true"),
+            _at("GET", "?stream=true&starting_after=8"),
+        ),
     ),
-    Case("cancelled in the background", (Begin(ask(), steps=2), _LATER, _at("POST", "/cancel"), _at("GET", until='"cancelled"')), Model(n_slots=1)),
-    Case("failed in the background", (_LATER, _at("GET", until='"failed"')), FEATURES["error after the first token"]),
+    Case(
+        "cancelled in the background",
+        (Begin(ask(), steps=2), _LATER, _at("POST", "/cancel"), _at("GET", until='"cancelled"')),
+        Model(n_slots=1),
+    ),
+    Case(
+        "failed in the background",
+        (_LATER, _at("GET", until='"failed"')),
+        FEATURES["error after the first token"],
+    ),
     Case("streamed in the background", (stream(background=True),)),
     Case(
         "a conversation",

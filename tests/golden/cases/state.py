@@ -20,11 +20,39 @@ def _session(action: str) -> Ask:
 
 
 CASES = [
-    Case("slots", (_TALK, Ask("GET", "/slots?model=m"), Ask("HEAD", "/slots?model=m"), Ask("GET", "/slots?model=m&fail_on_no_slot=1"), Ask("GET", "/slots")), Model(n_slots=2), _SLOTS),
-    Case("slots of a model that is not loaded", (Ask("GET", "/slots?model=m"),), Model(is_loaded=False), _SLOTS),
+    Case(
+        "slots",
+        (
+            _TALK,
+            Ask("GET", "/slots?model=m"),
+            Ask("HEAD", "/slots?model=m"),
+            Ask("GET", "/slots?model=m&fail_on_no_slot=1"),
+            Ask("GET", "/slots"),
+        ),
+        Model(n_slots=2),
+        _SLOTS,
+    ),
+    Case(
+        "slots of a model that is not loaded", (Ask("GET", "/slots?model=m"),), Model(is_loaded=False), _SLOTS
+    ),
     Case("slots that are off", (Ask("GET", "/slots?model=m"), _slot("erase")), options={"slots": False}),
-    Case("a slot that is taken", (Begin(_TALK, steps=2), Ask("GET", "/slots?model=m"), Ask("GET", "/slots?model=m&fail_on_no_slot=1")), Model(n_slots=1), _SLOTS),
-    Case("what a slot holds", (_TALK, Ask("GET", "/v1/slots/0/info?model=m"), Ask("GET", "/slots/0/info?model=m"), Ask("GET", "/slots/9/info?model=m"), Ask("HEAD", "/slots/0/info?model=m")), options=_SLOTS),
+    Case(
+        "a slot that is taken",
+        (Begin(_TALK, steps=2), Ask("GET", "/slots?model=m"), Ask("GET", "/slots?model=m&fail_on_no_slot=1")),
+        Model(n_slots=1),
+        _SLOTS,
+    ),
+    Case(
+        "what a slot holds",
+        (
+            _TALK,
+            Ask("GET", "/v1/slots/0/info?model=m"),
+            Ask("GET", "/slots/0/info?model=m"),
+            Ask("GET", "/slots/9/info?model=m"),
+            Ask("HEAD", "/slots/0/info?model=m"),
+        ),
+        options=_SLOTS,
+    ),
     Case(
         "save, erase and restore",
         (
@@ -43,8 +71,28 @@ CASES = [
         options=_SLOTS,
     ),
     Case("save without a directory", (_TALK, _slot("save", {"filename": "a.bin"})), options={"slots": True}),
-    Case("fork and shift", (_TALK, _slot("fork&slot=1"), _slot("fork"), _slot("context-shift", {"n_keep": 0, "n_discard": 2}), _slot("save-state", headers=_BINARY)), options=_SLOTS),
-    Case("of another key", (_TALK, _slot("tokens", key="user"), _slot("erase", key="inference-only"), _slot("erase", key="read-only")), options=_SLOTS, setups=("one sealed", "many sealed")),
+    Case(
+        "fork and shift",
+        (
+            _TALK,
+            _slot("fork&slot=1"),
+            _slot("fork"),
+            _slot("context-shift", {"n_keep": 0, "n_discard": 2}),
+            _slot("save-state", headers=_BINARY),
+        ),
+        options=_SLOTS,
+    ),
+    Case(
+        "of another key",
+        (
+            _TALK,
+            _slot("tokens", key="user"),
+            _slot("erase", key="inference-only"),
+            _slot("erase", key="read-only"),
+        ),
+        options=_SLOTS,
+        setups=("one sealed", "many sealed"),
+    ),
     Case(
         "sessions",
         (
@@ -75,5 +123,12 @@ CASES = [
             Ask("POST", "/lora-adapters/unload?model=m", {"name": "a"}),
         ),
     ),
-    Case("adapters of a directory", (Ask("POST", "/lora-adapters/load?model=m", {"name": "none"}), Ask("POST", "/lora-adapters/load?model=m", {})), options={"lora_dir": "$dir"}),
+    Case(
+        "adapters of a directory",
+        (
+            Ask("POST", "/lora-adapters/load?model=m", {"name": "none"}),
+            Ask("POST", "/lora-adapters/load?model=m", {}),
+        ),
+        options={"lora_dir": "$dir"},
+    ),
 ]
