@@ -88,7 +88,6 @@ CASES = [
             _control(id="mine", action="resume"),
             _control(id="mine", action="stop"),
             _control(id="other", action="stop"),
-            _control(id="mine", action="dance"),
         ),
     ),
     Case(
