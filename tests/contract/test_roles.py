@@ -58,7 +58,36 @@ async def test_every_route(tmp_path, role):
     assert (n_refused > 5) == (role is not KeyRole.ADMIN)
 
 
-async def test_other_spellings_of_a_path_are_the_same_route(tmp_path):
+SPELLINGS = [
+    *("{}/", "/{}", "{}//", "{}/.", "/./{}", "/x/..{}", "{}?", "{}#x", "{};x", "{}%00", "{}%20", "{}.json"),
+    *("/health/..{}", "/health%2f..{}", "/v1{}", "/v1/v1{}", "{}?x=/health"),
+]
+
+
+def spelled(path: str) -> list[str]:
+    """A path in ways that some server, proxy or client takes for the same."""
+    encoded = "/" + "".join(f"%{ord(letter):02x}" for letter in path[1:])
+    others = (path.upper(), path.title(), path.replace("/", "//"), path.replace("/", "\\"), encoded)
+    return [*(each.format(path) for each in SPELLINGS), *others, path.replace("/", "%2f"), encoded.upper()]
+
+
+@pytest.mark.parametrize("role", [KeyRole.READ_ONLY, KeyRole.INFERENCE_ONLY])
+async def test_no_spelling_of_a_path_leads_around_a_role(tmp_path, role):
+    server = roles_server(tmp_path, ui=False)
+    n_tried = 0
+    for operation in (each for group in GROUPS for each in group.operations):
+        if role.may(operation.permission):
+            continue
+        for path in spelled(re.sub(r"\{.*?\}", "0", operation.path)):
+            body = PLAIN.get(operation.path, {})
+            response = await ask(server, role, f"http://corral{path}", operation.method, **body)
+            n_tried += 1
+            assert response.status_code in (403, 404, 405), (operation.method, path)
+    assert not server.engine.submitted
+    assert n_tried > 300
+
+
+async def test_other_methods_of_a_path_need_the_same_role(tmp_path):
     server = roles_server(tmp_path)
     for path in ("/slots/0", "/models/load", "/metrics"):
         for method in ("POST", "GET", "HEAD", "PUT"):
