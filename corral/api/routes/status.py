@@ -23,6 +23,7 @@ from corral.api.state import AppState, state_of
 from corral.api.trust import is_anonymous
 from corral.chat.message import MEDIA_MARK
 from corral.core.errors import NotSupported, Unavailable
+from corral.core.key_role import Permission
 from corral.core.libllama import BUILD_INFO
 from corral.core.media_item import MediaKind
 from corral.core.result import BatchExact
@@ -58,7 +59,7 @@ async def health(request: Request) -> Response:
     if isinstance(state.engine, FleetFacts):
         n_ready = sum(engine.is_serving for engine in state.engine.engines)
         status["engines"] = {"ready": n_ready, "total": len(state.engine.engines)}
-    if "include_slots" in query and state.settings.server.slots and not is_anonymous(request):
+    if "include_slots" in query and state.settings.server.slots and _may_read(request):
         status["slots"] = _render_slots(state)
     if is_full and "fail_on_no_slot" in query:
         # compat: /health: the older status together with today's error shape.
@@ -149,6 +150,11 @@ async def set_props(request: Request) -> Response:
         raise NotSupported(message)
     body = await parse_body(request, RequestModel, default={})
     return JsonResponse({"success": True, **render_warnings(body.warnings)})
+
+
+def _may_read(request: Request) -> bool:
+    """Whether a client of a public route may also see what others are doing."""
+    return not is_anonymous(request) and record_of(request).client.role.may(Permission.READ)
 
 
 def _render_tool_template(chat: ChatSettings) -> dict[str, str]:

@@ -9,9 +9,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.error import ErrorAnswer
-from corral.api.trust import is_anonymous_in
+from corral.api.trust import is_anonymous_in, is_internal
 from corral.core.client import Client
 from corral.core.errors import CorralError, InvalidRequest
+from corral.core.key_role import Permission
 from corral.core.settings import ServerSettings
 from corral.server.request_name import (
     ReadBody,
@@ -107,10 +108,17 @@ class ModelDispatch:
         return stream.send
 
     def _autoloads(self, scope: Scope) -> bool:
-        if is_anonymous_in(scope):
+        """Whether a request loads its model. Raises Forbidden if only its `?autoload` says so, and its key
+        may not load models: all share the memory."""
+        client, default = record_in(scope).client, self._server.models_autoload
+        if is_anonymous_in(scope) or not client.role.may(Permission.USE):
             return False
         said = query_of(scope).get("autoload")
-        return self._server.models_autoload if said is None else said.lower() not in _FALSE
+        if said is None or said.lower() in _FALSE:
+            return default and said is None
+        if not (default or is_internal(scope)):
+            client.require(Permission.CHANGE, "loading a model", "autoload")
+        return True
 
 
 class ModelObserver:
@@ -130,6 +138,8 @@ def client_of(scope: Scope) -> Client | None:
 
 def _role(scope: Scope) -> Role | None:
     method, path = scope["method"], scope["path"]
+    if method == "OPTIONS":
+        return None  # needs no key, so it must not load a model
     if path in _NAMED_BY_QUERY and method in ("GET", "HEAD"):
         return Role.ANY if "model" in query_of(scope) else None
     return role_of(method, path)
