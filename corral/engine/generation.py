@@ -148,7 +148,7 @@ class Generation:
         now = self._clock()
         text = add_plain(request, drawn, self._backend.vocab, has_room, now)
         if not request.is_stopped:
-            if not request.text.is_mid_character:
+            if text or not request.text.is_mid_character:
                 self._events.append(request.take_tokens(text, now))
             return
         rest = request.finish_text()
@@ -264,7 +264,8 @@ class Generation:
         else:
             text = self._extend_checked(logits, slot, request, request.retry)
         rest = request.finish_text() if request.is_stopped else ""
-        if not request.is_repeating and (not request.text.is_mid_character or request.is_stopped):
+        is_held = request.text.is_mid_character and not text and not request.is_stopped
+        if not request.is_repeating and not is_held:
             tokens = request.take_tokens(text, self._clock())
             if tokens.tokens or text or request.retry is None:
                 self._events.append(tokens)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from corral.core.errors import ErrorInfo
+from corral.core.errors import ErrorInfo, Unavailable
 from corral.core.params import GenerationParams
 from corral.core.result import (
     Admitted,
@@ -285,5 +285,8 @@ async def test_embedding_counts_its_tokens():
     assert values["requests_processing"] == values["requests_deferred"] == 0
 
 
-def test_the_hub_of_many_models_is_no_fleet():
-    assert not isinstance(NoEngine(), FleetFacts)
+def test_a_server_of_many_models_has_no_metrics_of_engines():
+    engine = NoEngine()
+    assert not isinstance(engine, FleetFacts)
+    with pytest.raises(Unavailable, match="names no model"):
+        _ = engine.engines

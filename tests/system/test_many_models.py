@@ -130,7 +130,9 @@ def test_requests_that_name_no_model_or_an_unknown_one(many):
     no_load = many.post("/completion?autoload=false", model="llama-bpe", **HELLO)
     assert (no_load.status_code, message(no_load)) == (400, "model is not loaded")
     assert many.engines == []
-    assert many.post("/api/chat", model="nope", messages=[]).json()["error"]
+    for path in ("chat", "generate", "show", "pull", "embed", "embeddings"):
+        unknown = many.post(f"/api/{path}", model="nope", messages=[], prompt="a", input="a")
+        assert (unknown.status_code, unknown.json()) == (404, {"error": "model 'nope' not found"}), path
 
 
 def test_every_api_names_its_model(many):

@@ -164,15 +164,10 @@ def _render_tool_template(chat: ChatSettings) -> dict[str, str]:
 
 def _render_slots(state: AppState) -> list[dict[str, Any]]:
     detokenize = state.model.vocab.detokenize
-    rendered = [
+    return [
         _render_slot(state, view, detokenize(view.task.own_prompt) if view.task else "")
         for view in state.telemetry.slots.views
     ]
-    # compat: /slots: today's server has these only for a slot that has served a request.
-    for slot in rendered:
-        if slot["id_task"] < 0:
-            del slot["params"], slot["next_token"]
-    return rendered
 
 
 def _render_slot(state: AppState, view: SlotView, prompt: str) -> dict[str, Any]:

@@ -15,8 +15,8 @@ _SLOT = shape(
     n_ctx="integer",
     is_processing="boolean",
     prompt="string",
-    params="object?",
-    next_token="object?",
+    params="object",
+    next_token="object",
 )
 SLOTS = list_of(_SLOT)
 PROPS = shape(

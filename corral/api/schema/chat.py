@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from corral.api.schema.field import Flag, Text, Whole, limits
-from corral.api.schema.nested import FUNCTIONS, MESSAGES, RESPONSE_FORMAT, TOOLS
+from corral.api.schema.nested import FUNCTIONS, MESSAGES, TOOLS
 from corral.api.schema.openai import ACCEPTED, OpenAIFields
 from corral.api.schema.parse import RequestModel
 
@@ -38,11 +38,6 @@ class ChatRequest(OpenAIFields):
         None, description="Older form of `tools`: a list of functions.", json_schema_extra=FUNCTIONS
     )
     function_call: Any = Field(None, description="Older form of `tool_choice`.")
-    response_format: Any = Field(
-        None,
-        description="`text`, `json_object` (optionally with `schema`) or `json_schema`, as `{type: ...}`.",
-        json_schema_extra=RESPONSE_FORMAT,
-    )
     n_probs: Annotated[int, Whole, limits(0)] = Field(
         0, description="Same as `top_logprobs`, without its limit."
     )
