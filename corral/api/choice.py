@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -69,7 +69,6 @@ class Choice:
     is_first: bool = True
     is_last: bool = False
     keeps_probs: bool = True  # what was streamed is not needed again
-    sign: Callable[[Choice], dict[str, Any]] | None = None  # makes its receipt
     edit: Edited | None = None
     cut: Cut | None = None  # by the last edit
 

@@ -30,7 +30,6 @@ from corral.api.live_answers import Source, is_changeable
 from corral.api.piece_response import respond_json
 from corral.api.pools import Pools
 from corral.api.prepare import PreparedCompletion
-from corral.api.receipt_request import note_receipt, open_signer
 from corral.api.render.openai import OpenAIAnswer
 from corral.api.schema.completion import GenerationFields
 from corral.api.sse import Comment, Encoded, EventStream
@@ -61,7 +60,6 @@ async def read_body(request: Request, model: type[FieldsT]) -> FieldsT:
     """Read the body of a generation request, if the queue has room for it."""
     check_admission(request)
     body = await parse_body(request, model)
-    note_receipt(request, body)
     begin_work(request, body)
     return body
 
@@ -71,10 +69,8 @@ async def respond(
 ) -> Response:
     """Run all tasks, and answer; cancel them if the client disconnects."""
     state, record, work = state_of(request), record_of(request), work_in(request.scope)
-    queue, sign = state.telemetry.queue, await open_signer(request, prepared)
+    queue = state.telemetry.queue
     choices, at_end = await open_choices(state, record, prepared, keeps_probs=not stream, work=work)
-    for choice in choices:
-        choice.sign = sign
     with at_end:
         live = state.live.find(record.client, record.id)
         if live is not None and is_changeable(renderer):

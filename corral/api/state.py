@@ -24,7 +24,6 @@ from corral.api.mcp.web import WEB, WebTransport, web_server
 from corral.api.model import ModelFacts
 from corral.api.pools import Pools, n_prompt_threads
 from corral.api.prepare import Defaults, PrepareContext
-from corral.api.receipt import ReceiptKey
 from corral.api.storage import Storage
 from corral.api.stream_session import StreamSessions
 from corral.core.params import GenerationParams
@@ -76,7 +75,6 @@ class AppState:
         remote = _open_remote(server)
         self.mcp: McpSessions | None = shared.mcp if shared is not None else _open_mcp(server, remote)
         self.file_digest = FileDigest()
-        self.receipt_key = ReceiptKey(server.receipt_key) if server.receipt_key else None
         self.pools = Pools(n_prompt_threads(server))
         self.prompt_history = PromptHistory()
         self.limits: KeyLimits = shared.limits if shared is not None else KeyLimits(telemetry.ledger)

@@ -29,7 +29,6 @@ COMMANDS: Mapping[str, Command] = {
         "offer this machine's devices to a server with --rpc",
         "[--host ADDRESS] [--port N] [--device NAME,...]",
     ),
-    "replay": Command("evaluate the answer of a receipt again and compare it", "RECEIPT"),
     "completion": Command("print a shell completion script", "{bash,zsh,tcsh}"),
     "help": Command("print this help, or that of a command", "[COMMAND | all]"),
 }

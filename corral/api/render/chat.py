@@ -60,7 +60,7 @@ class ChatRenderer(OpenAIAnswer):
             "logprobs": self._logprobs(choice, choice.probs),
             "finish_reason": message.finish_reason(choice.ended),
         }
-        return answer | native.render_end(choice)
+        return answer | native.render_unmet(choice.ended)
 
     def _token_events(self, choice: Choice, result: Tokens) -> list[dict[str, Any]]:
         deltas = self._message(choice).feed(result.text)
@@ -94,7 +94,7 @@ class ChatRenderer(OpenAIAnswer):
         message = self._message(choice)
         deltas = [*message.feed(done.text), *message.finish()]
         last = self._chunk(choice, {}, message.finish_reason(done))
-        last["choices"][0] |= native.render_end(choice)
+        last["choices"][0] |= native.render_unmet(choice.ended)
         events = [*self._opening(choice), *(self._chunk(choice, delta) for delta in deltas), last]
         events += self._usage_events(choice)
         events[-1] |= {**self._render_facts(choice), **self._render_warnings([message])}

@@ -54,7 +54,7 @@ class NativeRenderer:
     def _final(self, choice: Choice, done: Done, content: str, tokens: list[int]) -> dict[str, Any]:
         body, task = self._body, choice.task
         answer = native.render_done(choice, content, tokens, done)
-        answer |= {**render_cache_report(choice, self._context), **native.render_end(choice)}
+        answer |= {**render_cache_report(choice, self._context), **native.render_unmet(choice.ended)}
         answer["model"] = self._context.model_name
         answer["prompt"] = self._context.vocab.detokenize(task.own_prompt)
         answer["generation_settings"] = {

@@ -225,12 +225,6 @@ def render_unmet(done: Done) -> dict[str, Any]:
     return unmet
 
 
-def render_end(choice: Choice) -> dict[str, Any]:
-    """Render what the end of an answer has besides its text: how it did not meet its grammar, its receipt."""
-    receipt = {"receipt": choice.sign(choice)} if choice.sign is not None else {}
-    return {**render_unmet(choice.ended), **receipt}
-
-
 def _render_head(
     choice: Choice, content: str, tokens: Sequence[int], stop: bool, n_predicted: int
 ) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class TextRenderer(OpenAIAnswer):
             return []
         events = self._echo_events(choice)
         end = self._render(choice, result.text, [], _finish_reason(result))
-        last = self._event(end | native.render_end(choice))
+        last = self._event(end | native.render_unmet(choice.ended))
         return [*events, {**last, **self._render_facts(choice)}, *self._usage_events(choice)]
 
     def fork(self) -> TextRenderer:
@@ -80,7 +80,7 @@ class TextRenderer(OpenAIAnswer):
 
     def _render_rest(self, choice: Choice) -> dict[str, Any]:
         rest = self._render(choice, choice.text, choice.probs, _finish_reason(choice.ended))
-        return rest | native.render_end(choice)
+        return rest | native.render_unmet(choice.ended)
 
     def _echo_events(self, choice: Choice) -> list[dict[str, Any]]:
         """Render the prompt before the first chunk of its answer."""

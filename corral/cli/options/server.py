@@ -92,13 +92,6 @@ OPTIONS = (
         path=PathUse.OUTPUT,
     ),
     Option(
-        ("--receipt-key",),
-        "file with the key that receipts are signed with; it is made if it is missing (default: none, "
-        "receipts are refused)",
-        "FILE",
-        path=PathUse.OUTPUT,
-    ),
-    Option(
         ("--journal",),
         "directory for the journal of durable requests, separate for each API key: they continue after a "
         "restart, or after the server was killed (default: none, their streams are kept in memory)",

@@ -1,0 +1,32 @@
+"""What former versions had, and what to use instead: one table, for the messages that refuse it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_FRONTS = "start several servers with --shared-storage, each with its own --engines or --ray"
+_RECEIPTS = "send the same model, seed and request again"
+
+OPTIONS: Mapping[str, tuple[str, str]] = {  # with what it took
+    "--fronts": ("N", _FRONTS),
+    "--receipt-key": ("FILE", _RECEIPTS),
+}
+COMMANDS: Mapping[str, str] = {"replay": _RECEIPTS}
+FIELDS: Mapping[str, str] = {"receipt": _RECEIPTS}  # of request bodies; a.b is in the object a
+PATHS: Mapping[str, str] = {"/v1/receipts/replay": _RECEIPTS}
+
+
+def explain_removal(instead: str) -> str:
+    return f"removed in 0.13: {instead}"
+
+
+def find_fields(body: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield the fields of `FIELDS` that a body has, each with the object it is in and its key there."""
+    for field in FIELDS:
+        *outer, key = field.split(".")
+        place: Any = body
+        for name in outer:
+            place = place.get(name) if isinstance(place, dict) else None
+        if isinstance(place, dict) and place.get(key) is not None:
+            yield field, place, key
