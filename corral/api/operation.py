@@ -146,7 +146,6 @@ Server and monitoring: The model, the server's settings, its health and what it 
   get /metrics | getMetrics | read | Get metrics for Prometheus
   get /monitor/events | streamEvents | read | Stream what the server is doing
   get /monitor/requests/{n} | explainRequest | read | Explain one of the last requests
-  get /monitor/day | getDay | read | Get the last 24 hours of models and keys
 """
 
 

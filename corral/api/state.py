@@ -82,8 +82,6 @@ class AppState:
         self.live = LiveAnswers(engine, self.runner)
         if server.ledger and shared is None:
             telemetry.ledger.open(Path(server.ledger), is_shared=registry is not None)
-        if server.monitor_history and shared is None and (not registry or registry.hold("monitor-history")):
-            telemetry.day.open(Path(server.monitor_history))
         self.admission = Admission(engine, self.model, telemetry.queue, server.queue_size)
         batches = self.storage.batches
         is_open, n_slots = lambda: self.admission.is_open, lambda: telemetry.queue.n_slots

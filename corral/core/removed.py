@@ -6,15 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _FRONTS = "start several servers with --shared-storage, each with its own --engines or --ray"
+_HISTORY = "scrape --metrics with Prometheus, or keep the usage of each day with --ledger"
 _RECEIPTS = "send the same model, seed and request again"
 
 OPTIONS: Mapping[str, tuple[str, str]] = {  # with what it took
     "--fronts": ("N", _FRONTS),
+    "--monitor-history": ("FILE", _HISTORY),
     "--receipt-key": ("FILE", _RECEIPTS),
 }
 COMMANDS: Mapping[str, str] = {"replay": _RECEIPTS}
 FIELDS: Mapping[str, str] = {"receipt": _RECEIPTS}  # of request bodies; a.b is in the object a
-PATHS: Mapping[str, str] = {"/v1/receipts/replay": _RECEIPTS}
+PATHS: Mapping[str, str] = {"/monitor/day": _HISTORY, "/v1/receipts/replay": _RECEIPTS}
 
 
 def explain_removal(instead: str) -> str:

@@ -11,9 +11,16 @@ from corral.core import removed
 from tests.contract.inline import Server, post
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
-OPTIONS = {"--fronts": "--shared-storage", "--receipt-key": "same model, seed and request"}
+OPTIONS = {
+    "--fronts": "--shared-storage",
+    "--monitor-history": "--metrics",
+    "--receipt-key": "same model, seed and request",
+}
 COMMANDS = {"replay": "same model, seed and request"}
-PATHS = {("POST", "/v1/receipts/replay"): "same model, seed and request"}
+PATHS = {
+    ("GET", "/monitor/day"): "--ledger",
+    ("POST", "/v1/receipts/replay"): "same model, seed and request",
+}
 REQUESTS: list[tuple[str, str, dict[str, Any], str]] = [
     ("receipt", "/completion", {"prompt": "a", "receipt": True}, "same model, seed and request"),
     ("receipt", "/v1/chat/completions", {**CHAT, "receipt": True}, "same model, seed and request"),
