@@ -11,7 +11,6 @@ from starlette.requests import Request
 from corral.api.adapter import AdapterStore
 from corral.api.admission import Admission
 from corral.api.batch.runner import BatchRunner
-from corral.api.cache_diagnosis import PromptHistory
 from corral.api.dialects.ollama.digest import FileDigest
 from corral.api.dialects.responses.archive import Archive
 from corral.api.dialects.responses.shared_archive import SharedArchive
@@ -76,7 +75,6 @@ class AppState:
         self.mcp: McpSessions | None = shared.mcp if shared is not None else _open_mcp(server, remote)
         self.file_digest = FileDigest()
         self.pools = Pools(n_prompt_threads(server))
-        self.prompt_history = PromptHistory()
         self.limits: KeyLimits = shared.limits if shared is not None else KeyLimits(telemetry.ledger)
         self.runner = Runner(engine, telemetry, self.limits)
         self.live = LiveAnswers(engine, self.runner)

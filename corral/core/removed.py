@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+_COMPARISON = '"cache_report": true tells where the prompt differs from the nearest cached one'
 _FRONTS = "start several servers with --shared-storage, each with its own --engines or --ray"
 _HISTORY = "scrape --metrics with Prometheus, or keep the usage of each day with --ledger"
 _RECEIPTS = "send the same model, seed and request again"
@@ -15,7 +16,11 @@ OPTIONS: Mapping[str, tuple[str, str]] = {  # with what it took
     "--receipt-key": ("FILE", _RECEIPTS),
 }
 COMMANDS: Mapping[str, str] = {"replay": _RECEIPTS}
-FIELDS: Mapping[str, str] = {"receipt": _RECEIPTS}  # of request bodies; a.b is in the object a
+FIELDS: Mapping[str, str] = {  # of request bodies; a.b is in the object a
+    "diagnostics": _COMPARISON,
+    "prompt_cache_options.comparison_response_id": _COMPARISON,
+    "receipt": _RECEIPTS,
+}
 PATHS: Mapping[str, str] = {"/monitor/day": _HISTORY, "/v1/receipts/replay": _RECEIPTS}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from corral.cli.main import main
 from corral.core import removed
-from tests.contract.inline import Server, post
+from tests.contract.inline import Server
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
 OPTIONS = {
@@ -21,7 +21,12 @@ PATHS = {
     ("GET", "/monitor/day"): "--ledger",
     ("POST", "/v1/receipts/replay"): "same model, seed and request",
 }
+COMPARED: dict[str, Any] = {"prompt_cache_options": {"mode": "auto", "comparison_response_id": "x"}}
+COMPARISON = "prompt_cache_options.comparison_response_id"
 REQUESTS: list[tuple[str, str, dict[str, Any], str]] = [
+    ("diagnostics", "/v1/messages", {**CHAT, "diagnostics": {"previous_message_id": None}}, "cache_report"),
+    (COMPARISON, "/v1/chat/completions", {**CHAT, **COMPARED}, "cache_report"),
+    (COMPARISON, "/v1/responses", {"input": "hi", **COMPARED}, "cache_report"),
     ("receipt", "/completion", {"prompt": "a", "receipt": True}, "same model, seed and request"),
     ("receipt", "/v1/chat/completions", {**CHAT, "receipt": True}, "same model, seed and request"),
 ]
@@ -53,7 +58,9 @@ def test_a_command(capsys, name, instead):
 
 @pytest.mark.parametrize(("field", "path", "body", "instead"), REQUESTS)
 async def test_a_field(field, path, body, instead):
-    error = await post(Server(chat_template="chatml"), path, 400, json=body)
+    response = await Server(chat_template="chatml").http.post(path, json=body)
+    assert response.status_code == 400
+    error = response.json()["error"]
     assert error["message"].startswith(f"Field '{field}': removed in 0.13: ")
     assert instead in error["message"]
     assert error["param"] == field

@@ -76,18 +76,6 @@ async def read_report(lab: Lab) -> bool:
     return answer["cache_report"]["first_difference"].get("cached_text") == SECRET[20]
 
 
-async def diagnose(lab: Lab) -> bool:
-    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
-
-    async def chat(http: httpx.AsyncClient, id: str | None) -> dict[str, Any]:
-        options = {"prompt_cache_options": {"comparison_response_id": id}}
-        return (await http.post("/v1/chat/completions", json={**body, **options})).json()
-
-    first = await chat(lab.alice, None)
-    again = await chat(lab.reader, first["id"])
-    return again["prompt_cache_diagnostics"]["type"] != "comparison_response_not_found"
-
-
 async def save(lab: Lab) -> bool:
     return await act(lab.reader, "/slots/0?action=save", filename="b")
 
@@ -196,7 +184,6 @@ async def monitor_size(lab: Lab) -> bool:
 WAYS: dict[str, Callable[[Lab], Awaitable[bool]]] = {
     "guess her prompt": guess,
     "read the next token": read_report,
-    "name her earlier answer": diagnose,
     "save her slot": save,
     "restore the file": restore,
     "restore another state": restore_over,
