@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+_CONTINUED = "send a new request whose last message is the assistant's text so far"
 _COMPARISON = '"cache_report": true tells where the prompt differs from the nearest cached one'
 _FRONTS = "start several servers with --shared-storage, each with its own --engines or --ray"
 _HISTORY = "scrape --metrics with Prometheus, or keep the usage of each day with --ledger"
@@ -21,6 +22,7 @@ FIELDS: Mapping[str, str] = {  # of request bodies; a.b is in the object a
     "prompt_cache_options.comparison_response_id": _COMPARISON,
     "receipt": _RECEIPTS,
 }
+ACTIONS: Mapping[str, str] = {"edit": _CONTINUED, "fork": _CONTINUED}  # on running answers
 PATHS: Mapping[str, str] = {"/monitor/day": _HISTORY, "/v1/receipts/replay": _RECEIPTS}
 
 

@@ -101,7 +101,7 @@ class TaskFollower:
         self.record = record
 
     def on_submit(self, task: Task | Embed) -> None:
-        n_prompt = len(task.evaluated) if isinstance(task, Task) else sum(map(len, task.inputs))
+        n_prompt = len(task.prompt) if isinstance(task, Task) else sum(map(len, task.inputs))
         self._submitted = task
         self.task = self.record.add_task(n_prompt, self._telemetry.arrival_of(task))
         self._telemetry.followers[task.id] = self

@@ -168,8 +168,8 @@ async def test_every_route_and_every_action(server, monkeypatch):
                 response = await server.http.request(method, url, json=body, headers=as_key("full"))
                 seen += 1
                 assert len(server.engine.submitted) == n, (method, url, response.status_code)
-    for action in (*control._VERBS, "fork", "edit"):
-        await ask(server, "full", "/v1/chat/completions/control", id="x", action=action, keep=0)
+    for action in control._VERBS:
+        await ask(server, "full", "/v1/chat/completions/control", id="x", action=action)
         assert len(server.engine.submitted) == n, action
     assert seen > 120
 
@@ -234,20 +234,6 @@ async def test_responses_in_the_background_keep_their_place(server):
     server.engine.is_paused = False
     await wait_until_async(lambda: not server.engine.n_tasks)
     assert (await ask(server, "busy", "/v1/responses", **body)).status_code == 200
-
-
-async def test_forks_take_a_place(server):
-    body = {**BODY, "messages": HELLO, "stream": True}
-    headers = {**as_key("busy"), "x-request-id": "r1"}
-    server.engine.is_paused = True
-    first = asyncio.create_task(server.http.post("/v1/chat/completions", json=body, headers=headers))
-    await wait_until_async(lambda: server.engine.n_tasks and server.state.live._live)
-    fork = {"id": "r1", "action": "fork"}
-    response = await server.http.post("/v1/chat/completions/control", json=fork, headers=headers)
-    assert response.status_code == 429, response.text
-    assert len(server.engine.submitted) == 1
-    server.engine.is_paused = False
-    assert (await first).status_code == 200
 
 
 async def test_a_task_that_fails_gives_its_place_back(server, monkeypatch):

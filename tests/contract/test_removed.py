@@ -8,7 +8,7 @@ import pytest
 
 from corral.cli.main import main
 from corral.core import removed
-from tests.contract.inline import Server
+from tests.contract.inline import Server, post
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
 OPTIONS = {
@@ -17,6 +17,7 @@ OPTIONS = {
     "--receipt-key": "same model, seed and request",
 }
 COMMANDS = {"replay": "same model, seed and request"}
+CONTROL = "/v1/chat/completions/control"
 PATHS = {
     ("GET", "/monitor/day"): "--ledger",
     ("POST", "/v1/receipts/replay"): "same model, seed and request",
@@ -36,6 +37,7 @@ def test_every_row_of_the_table_is_tried():
     assert removed.OPTIONS.keys() == OPTIONS.keys()
     assert removed.COMMANDS.keys() == COMMANDS.keys()
     assert removed.PATHS.keys() == {path for _, path in PATHS}
+    assert removed.ACTIONS.keys() == {"edit", "fork"}
     assert removed.FIELDS.keys() == {field for field, *_ in REQUESTS}
 
 
@@ -64,6 +66,15 @@ async def test_a_field(field, path, body, instead):
     assert error["message"].startswith(f"Field '{field}': removed in 0.13: ")
     assert instead in error["message"]
     assert error["param"] == field
+
+
+@pytest.mark.parametrize("action", ["edit", "fork"])
+async def test_an_action_on_a_running_answer(action):
+    body = {"id": "x", "action": action, "keep": 0}
+    error = await post(Server(), CONTROL, 400, json=body)
+    assert error["message"].startswith(f"Field 'action': '{action}' was removed in 0.13: ")
+    assert "the assistant's text so far" in error["message"]
+    assert error["param"] == "action"
 
 
 @pytest.mark.parametrize(("route", "instead"), PATHS.items())
