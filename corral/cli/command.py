@@ -19,7 +19,6 @@ COMMANDS: Mapping[str, Command] = {
         "list or remove downloaded models, or list those of a server", "[list | rm NAME ... | --server URL]"
     ),
     "doctor": Command("check this installation and machine for problems"),
-    "compare": Command("measure how much two model files differ", "A.gguf B.gguf"),
     "tune": Command("find the fastest settings for a model on this machine", "[-m FILE]"),
     "batch": Command("run the requests in a file and save the results", "INPUT.jsonl -o OUTPUT.jsonl"),
     "cluster": Command(

@@ -61,8 +61,6 @@ def run_command(name: str, args: Sequence[str]) -> int:
             from corral.cli.model_cache import run_models as run
         case "doctor":
             from corral.cli.doctor import run_doctor as run
-        case "compare":
-            from corral.cli.compare import run_compare as run
         case "tune":
             from corral.cli.tune import run_tune as run
         case "batch":

@@ -16,7 +16,10 @@ OPTIONS: Mapping[str, tuple[str, str]] = {  # with what it took
     "--monitor-history": ("FILE", _HISTORY),
     "--receipt-key": ("FILE", _RECEIPTS),
 }
-COMMANDS: Mapping[str, str] = {"replay": _RECEIPTS}
+COMMANDS: Mapping[str, str] = {
+    "compare": "run python -m bench.quality A.gguf B.gguf in Corral's source tree",
+    "replay": _RECEIPTS,
+}
 FIELDS: Mapping[str, str] = {  # of request bodies; a.b is in the object a
     "diagnostics": _COMPARISON,
     "prompt_cache_options.comparison_response_id": _COMPARISON,

@@ -16,7 +16,7 @@ OPTIONS = {
     "--monitor-history": "--metrics",
     "--receipt-key": "same model, seed and request",
 }
-COMMANDS = {"replay": "same model, seed and request"}
+COMMANDS = {"compare": "bench.quality", "replay": "same model, seed and request"}
 CONTROL = "/v1/chat/completions/control"
 PATHS = {
     ("GET", "/monitor/day"): "--ledger",
