@@ -134,7 +134,7 @@ class GenerationFields(SamplingFields, LlamaServerFields, GuidedFields):
         default_factory=list, description="Return only these fields; `a/b` lifts b out of a."
     )
     model: str = Field(
-        "", max_length=1024, description="Accepted for compatibility; the server has one model."
+        "", max_length=1024, description="Name of the model; a server with one model accepts any."
     )
 
     grammar: Annotated[str, Field(max_length=1 << 20)] = Field(

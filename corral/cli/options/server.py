@@ -209,7 +209,7 @@ OPTIONS = (
     Option(
         ("--otlp-endpoint",),
         "OpenTelemetry collector for traces, as http://127.0.0.1:4318; requires pip install "
-        "'llama-corral[otel]' (default: none)",
+        "'.[otel]' in a clone of Corral (default: none)",
         "URL",
     ),
     Option(("--ssl-key-file",), "private key file for HTTPS, in PEM", path=PathUse.DATA),
