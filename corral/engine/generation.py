@@ -21,7 +21,6 @@ from corral.core.result import Admitted, Event, Failed, Progress, PromptProbs, S
 from corral.core.settings import EngineSettings
 from corral.engine.context_shift import plan_shift, spare_media
 from corral.engine.coroutine import as_corral_error
-from corral.engine.given import take_given
 from corral.engine.guidance import guide
 from corral.engine.kv import KvStore
 from corral.engine.plain_stream import add_plain, draw_plain
@@ -248,7 +247,6 @@ class Generation:
         if request.sampler is None:
             params, words = request.task.params, text_tokens(request.task.prompt)
             request.sampler = self._backend.open_sampler(params.sampling, words, request.grammar)
-            take_given(logits, request, self._piece, partial(self._check_stop, slot))
         if request.is_stopped:
             self._finish(slot, request, request.finish_text())
         elif request.is_budget_spent:

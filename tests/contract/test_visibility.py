@@ -134,20 +134,6 @@ async def guess_picture(lab: Lab) -> bool:
     return len(lab.projector.encoded) == 1
 
 
-async def diagnose(lab: Lab) -> bool:
-    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
-
-    async def chat(http: httpx.AsyncClient, id: str | None) -> dict[str, Any]:
-        options = {"prompt_cache_options": {"comparison_response_id": id}}
-        return (await http.post("/v1/chat/completions", json={**body, **options})).json()
-
-    first = await chat(lab.alice, None)
-    again = await chat(lab.reader, first["id"])
-    if "error" in again:
-        raise Refused(again["error"]["message"])
-    return again["prompt_cache_diagnostics"]["type"] != "comparison_response_not_found"
-
-
 async def save(lab: Lab) -> bool:
     return await act(lab.reader, "/slots/0?action=save", filename="b")
 
@@ -287,7 +273,6 @@ WAYS: dict[str, Callable[[Lab], Awaitable[bool]]] = {
     "guess it after a restart": guess_on_disk,
     "guess a picture": guess_picture,
     "read the next token": read_report,
-    "name her earlier answer": diagnose,
     "save her slot": save,
     "restore the file": restore,
     "replace the file": replace_file,

@@ -35,11 +35,8 @@ def shelf(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def shared(shelf, tmp_path_factory):
-    key = tmp_path_factory.mktemp("receipts") / "key"
-    with CorralProcess(
-        "--models-dir", shelf, *FOR_TWO, "--metrics", "--slots", "--receipt-key", key
-    ) as server:
+def shared(shelf):
+    with CorralProcess("--models-dir", shelf, *FOR_TWO, "--metrics", "--slots") as server:
         yield server
 
 
@@ -160,13 +157,6 @@ def test_every_api_names_its_model(many):
         f"{many.url}/v1/models", headers={"anthropic-version": "2023-06-01"}, timeout=START_S
     )
     assert [row["id"] for row in versioned.json()["data"]] == sorted(statuses(many))
-
-
-def test_a_receipt_names_its_model(many, tmp_path):
-    answers = [many.complete(**HELLO, model=name, receipt=True) for name in ("llama-bpe", "llama-spm")]
-    (tmp_path / "answers.json").write_text(json.dumps(answers))
-    done = run_corral("replay", tmp_path / "answers.json", "--url", many.url)
-    assert (done.stdout, done.returncode) == ("identical: 8 tokens\n" * 2, 0), done
 
 
 def predicted(text: str) -> dict[str, float]:

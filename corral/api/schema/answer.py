@@ -71,7 +71,6 @@ _OPENAI: dict[str, str | Schema] = {
     "usage": _USAGE,
     "timings": _TIMINGS,
     "warnings": "array?",
-    "prompt_cache_diagnostics": "object?",
 }
 _CHOICE: dict[str, str | Schema] = {
     "index": "integer",

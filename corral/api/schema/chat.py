@@ -13,9 +13,6 @@ from corral.api.schema.parse import RequestModel
 
 
 class PromptCacheOptions(RequestModel):
-    comparison_response_id: Text | None = Field(
-        None, description="The `id` of an earlier answer, whose prompt is compared with this one."
-    )
     mode: Text = Field("", description=ACCEPTED)
     ttl: Text = Field("", description=ACCEPTED)
 
@@ -69,8 +66,4 @@ class ChatRequest(OpenAIFields):
     store: Any = Field(None, description=ACCEPTED)
     service_tier: Any = Field(None, description=ACCEPTED)
     safety_identifier: Any = Field(None, description=ACCEPTED)
-    prompt_cache_options: PromptCacheOptions | None = Field(
-        None,
-        description="Tell why the prompt of an earlier answer was not reused (`prompt_cache_diagnostics`). "
-        "Answers are compared only with those to requests that had this field too.",
-    )
+    prompt_cache_options: PromptCacheOptions | None = Field(None, description=ACCEPTED)

@@ -17,7 +17,6 @@ from corral.core.settings import ServerSettings
 from corral.server.request_name import (
     ReadBody,
     find_name,
-    find_receipt_model,
     is_long,
     query_of,
     read_body,
@@ -34,7 +33,6 @@ _MODEL = "corral.model"
 _PASSIVE = ("/props", "/tokenizer_info", "/tokenize", "/detokenize", "/apply-template", "/api/show")
 _WATCHING = ("/slots", "/metrics", "/health", "/ready", "/lora-adapters", "/sessions")
 _NAMED_BY_QUERY = ("/props", "/metrics", "/health", "/v1/health", "/ready")
-_REPLAY = "/v1/receipts/replay"
 _FALSE = ("0", "false", "off", "no")
 
 
@@ -161,8 +159,6 @@ async def _find_in_body(content: bytes, path: str) -> str | None:
 
 
 def _name_in(content: bytes, path: str) -> str | None:
-    if path == _REPLAY:
-        return find_receipt_model(content)
     return find_name(content, *(("model", "name") if path.startswith("/api/") else ("model",)))
 
 
