@@ -170,16 +170,15 @@ class Runner(Worker):
 
     def _open(self, task: Task, arrival: int) -> Request:
         """Open a request, and its negative if it has one; raises if it cannot be served."""
-        tokens = np.array(task.evaluated, np.int32)
+        tokens = np.array(task.prompt, np.int32)
         needs_media = bool(task.media) or has_media(tokens)
         media = self._media.open(task.fd, (task.media, tokens))[0] if needs_media else None
         n_ctx, guidance = self._backend.n_ctx, task.params.guidance
         if guidance is not None and guidance.scale == 1.0:
             guidance = None
         for prompt in (task.prompt, guidance.negative if guidance else ()):
-            n_tokens = len(prompt) + len(task.given)
-            if n_tokens >= n_ctx:
-                raise ContextExceeded(n_tokens, n_ctx)
+            if len(prompt) >= n_ctx:
+                raise ContextExceeded(len(prompt), n_ctx)
         lora_key = self._backend.adapters.lora_key(task.params.lora)
         request = Request(task, arrival, lora_key)
         request.media = media
