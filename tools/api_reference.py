@@ -79,7 +79,7 @@ _FIELD_GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Output": (
         *("stream", "n_cmpl", "n_probs", "post_sampling_probs", "response_fields", "return_tokens"),
-        *("return_progress", "timings_per_token", "cache_report", "durable", "receipt", "sse_ping_interval"),
+        *("return_progress", "timings_per_token", "cache_report", "durable", "sse_ping_interval"),
     ),
     _COMPATIBILITY: ("echo",),
 }

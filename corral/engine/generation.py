@@ -21,7 +21,6 @@ from corral.core.result import Admitted, Event, Failed, Progress, PromptProbs, S
 from corral.core.settings import EngineSettings
 from corral.engine.context_shift import plan_shift, spare_media
 from corral.engine.coroutine import as_corral_error
-from corral.engine.given import take_given
 from corral.engine.guidance import guide
 from corral.engine.kv import KvStore
 from corral.engine.plain_stream import add_plain, draw_plain
@@ -148,7 +147,7 @@ class Generation:
         now = self._clock()
         text = add_plain(request, drawn, self._backend.vocab, has_room, now)
         if not request.is_stopped:
-            if not request.text.is_mid_character:
+            if text or not request.text.is_mid_character:
                 self._events.append(request.take_tokens(text, now))
             return
         rest = request.finish_text()
@@ -248,7 +247,6 @@ class Generation:
         if request.sampler is None:
             params, words = request.task.params, text_tokens(request.task.prompt)
             request.sampler = self._backend.open_sampler(params.sampling, words, request.grammar)
-            take_given(logits, request, self._piece, partial(self._check_stop, slot))
         if request.is_stopped:
             self._finish(slot, request, request.finish_text())
         elif request.is_budget_spent:
@@ -264,7 +262,8 @@ class Generation:
         else:
             text = self._extend_checked(logits, slot, request, request.retry)
         rest = request.finish_text() if request.is_stopped else ""
-        if not request.is_repeating and (not request.text.is_mid_character or request.is_stopped):
+        is_held = request.text.is_mid_character and not text and not request.is_stopped
+        if not request.is_repeating and not is_held:
             tokens = request.take_tokens(text, self._clock())
             if tokens.tokens or text or request.retry is None:
                 self._events.append(tokens)

@@ -48,7 +48,7 @@ class Request:
         self.task = task
         self.arrival = arrival
         self.reuse_key = ReuseKey(lora_key, task.tenant)
-        self.prompt: TokenArray = np.array(task.evaluated, np.int32)
+        self.prompt: TokenArray = np.array(task.prompt, np.int32)
         self.pending: TokenArray = self.prompt
         self.phase = Phase.QUEUED
         self.text = OutputText(task.params.stop, task.params.n_indent)
@@ -115,7 +115,7 @@ class Request:
     @property
     def delivered(self) -> list[int]:
         """The tokens that were sent, by this request or by those that it repeats."""
-        sent = self.generated[len(self.task.given) : self.n_generated - len(self._unsent)]
+        sent = self.generated[: self.n_generated - len(self._unsent)]
         return max(sent, self.task.resume, key=len)
 
     @property
@@ -166,7 +166,7 @@ class Request:
     def _send(self, certain: Iterable[Held]) -> str:
         """Return the text of tokens that are not taken back any more, unless a lost engine has sent it."""
         texts = [(held.index, self.text.feed(held.piece)) for held in certain]
-        return "".join(text for index, text in texts if index >= self.task.n_known)
+        return "".join(text for index, text in texts if index >= len(self.task.resume))
 
     def finish_text(self) -> str:
         """Return the rest of the text."""
@@ -193,14 +193,14 @@ class Request:
     @property
     def repeated_token(self) -> int | None:
         """The next token, if a lost engine had delivered it already."""
-        if self.n_generated >= self.task.n_known:
+        if self.n_generated >= len(self.task.resume):
             return None
-        return self.task.resume[self.n_generated - len(self.task.given)]
+        return self.task.resume[self.n_generated]
 
     @property
     def is_repeating(self) -> bool:
         """Whether everything so far had been delivered by a lost engine."""
-        return self.n_generated <= self.task.n_known
+        return self.n_generated <= len(self.task.resume)
 
     @property
     def is_evaluating_prompt(self) -> bool:
@@ -390,7 +390,6 @@ class Request:
             draft_n_accepted=self.n_accepted,
             draft_steps=self.n_verified,
             accepted_per_pos=tuple(self._accepted_per_pos),
-            given_n=len(self.task.given),
         )
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ class Dispatcher:
         cached = {member.index: member.view.n_cached(blocks) for member in members}
         conversation = _conversation(task)
         last = self._conversations.get(conversation, -1) if conversation is not None else -1
-        return Demand(len(task.evaluated), cached, last)
+        return Demand(len(task.prompt), cached, last)
 
     def _heirs(self, member: Member, pending: PendingTask) -> list[Member]:
         """Return the engines that may continue a task."""

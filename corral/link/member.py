@@ -317,10 +317,10 @@ class Member(EngineClient):
             return
         self.view.on_result(result, task, pending.delivered)
         if isinstance(result, Admitted):
-            self._left[id] = len(task.evaluated) - result.n_cached
+            self._left[id] = len(task.prompt) - result.n_cached
             self._admitted_at[id] = time.monotonic()
         elif isinstance(result, Progress):
-            self._left[id] = len(task.evaluated) - result.n_past
+            self._left[id] = len(task.prompt) - result.n_past
         elif isinstance(result, Tokens):
             self._left.pop(id, None)
             self.n_generated += len(result.tokens)
@@ -334,7 +334,7 @@ class Member(EngineClient):
 
     def _expect(self, task: Task | Embed, blocks: PromptBlocks) -> None:
         if isinstance(task, Task):
-            self._left[task.id] = len(task.evaluated) - self.view.n_cached(blocks)
+            self._left[task.id] = len(task.prompt) - self.view.n_cached(blocks)
             self.view.on_submit(task, blocks)
 
     def _leave(self, pending: PendingTask) -> None:

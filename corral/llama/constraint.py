@@ -62,17 +62,21 @@ class Compiler:
             return Matcher(kept.matcher.deep_copy(), self._tokenizer, self._vocab, constraint, self._masks)
 
     def _compile(self, constraint: Constraint, tokenizer: LLTokenizer) -> LLMatcher:
-        lark = constraint.text if constraint.kind == "lark" else self._translate(constraint.text)
+        lark = constraint.text if constraint.kind == "lark" else self._translate(constraint)
         compiled = _match(LLMatcher.grammar_from_lark(lark), tokenizer)
         if compiled.is_error():
             raise _refusal(compiled.get_error(), constraint, tokenizer)
         return compiled
 
-    def _translate(self, gbnf: str) -> str:
+    def _translate(self, constraint: Constraint) -> str:
         vocab = self._vocab
-        return gbnf_to_lark(
-            gbnf, vocab.token_of, n_tokens=vocab.n_tokens, end_tokens=vocab.eog_tokens, may_force=True
-        )
+        n_tokens, end_tokens = vocab.n_tokens, vocab.eog_tokens
+        try:
+            return gbnf_to_lark(
+                constraint.text, vocab.token_of, n_tokens=n_tokens, end_tokens=end_tokens, may_force=True
+            )
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message, param=constraint.field) from None
 
 
 class Matcher:

@@ -235,6 +235,14 @@ def test_schemas_that_nothing_follows_are_refused(compiler, value, word):
     assert caught.value.details["param"] == "json_schema"
 
 
+@pytest.mark.parametrize("kind", ["gbnf", "lark"])
+@pytest.mark.parametrize("field", ["grammar", "guided_grammar", "structured_outputs.grammar"])
+def test_an_invalid_grammar_is_refused_by_the_name_of_its_field(compiler, kind, field):
+    with pytest.raises(CorralError, match=r"^Failed to parse grammar: ") as caught:
+        compiler.compile(Constraint(kind=kind, text="root ::= (", field=field))
+    assert (caught.value.status, caught.value.details) == (400, {"param": field})
+
+
 def accepts(compiler: Compiler, grammar: str, text: str) -> bool:
     matcher = compiler.compile(Constraint(kind="lark", text=grammar, field="f"))
     for token in compiler._vocab.tokenize(text, False, False):
