@@ -16,8 +16,7 @@ from tools.api_reference import endpoints, routes, slug
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *sorted(ROOT.glob("*.md")),
-    *sorted((ROOT / "bench").glob("*.md")),
+    *(path for folder in (".", "bench", "native") for path in sorted((ROOT / folder).glob("*.md"))),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 OPTION_NAMES = {name for option in OPTIONS for name in (*option.names, *option.negative)}
