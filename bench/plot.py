@@ -1,4 +1,4 @@
-"""`python -m bench.plot`: images for docs/background/benchmark.md, from the numbers in bench/out/bench.json.
+"""`python -m bench.plot`: images for bench/README.md, from the numbers in bench/out/bench.json.
 
 The same numbers give the same bytes. Colours are such that they can be read on light and on dark pages.
 """
