@@ -224,7 +224,6 @@ class CacheReport(msgspec.Struct, frozen=True, kw_only=True):
     id_slot: int = -1  # the slot that held it
     n_cached: int
     n_moved: int = 0  # of n_cached: moved from later positions of the context
-    copied_from: int = -1  # the engine that the state was copied from before
     is_checkpoint: bool = False  # they end at a checkpoint, because the model's memory cannot be cut later
     n_common: int
     token: int | None = None

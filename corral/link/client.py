@@ -115,10 +115,9 @@ class EngineClient:
         return self.lifecycle.down_because
 
     def submit(
-        self, task: TaskT, observer: TaskObserver, media: MediaFile | None = None, is_held: bool = False
+        self, task: TaskT, observer: TaskObserver, media: MediaFile | None = None
     ) -> tuple[TaskT, TaskStream]:
-        """Queue a task and assign its id. It runs as soon as an engine can, across restarts. `is_held`: do
-        not send it yet."""
+        """Queue a task and assign its id. It runs as soon as an engine can, across restarts."""
         self.lifecycle.check_up()
         task = msgspec.structs.replace(task, id=self._new_id(), fd=media.fd if media is not None else -1)
         id = task.id
@@ -127,7 +126,7 @@ class EngineClient:
         pending = PendingTask(task, stream, observer, media, delivered)
         observer.on_submit(task)
         try:
-            if self.state is EngineState.READY and self.lifecycle.process and not is_held:
+            if self.state is EngineState.READY and self.lifecycle.process:
                 self._send(self.lifecycle.process, pending, task)
         except Unavailable:
             observer.on_end()

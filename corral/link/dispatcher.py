@@ -6,7 +6,6 @@ begun continues only on an engine that computes the same bits, unless there will
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Sequence
 
@@ -19,7 +18,6 @@ from corral.link.lifecycle import EngineState
 from corral.link.member import Member
 from corral.link.pending_task import PendingTask
 from corral.link.placement import Demand, estimate_ms, place, plan_transfer
-from corral.link.state_copy import HeldPrefix, StateCopies, StateCopy
 
 replace = msgspec.structs.replace
 _MAX_CONVERSATIONS = 65536
@@ -32,9 +30,8 @@ _log = logging.getLogger("corral")
 class Dispatcher:
     """Mutable: remembers which engine served a conversation."""
 
-    def __init__(self, members: Sequence[Member], copies: StateCopies) -> None:
+    def __init__(self, members: Sequence[Member]) -> None:
         self._members = members
-        self._copies = copies
         self._conversations: LRUCache[tuple[bytes, str], int] = LRUCache(_MAX_CONVERSATIONS)
 
     @property
@@ -44,14 +41,13 @@ class Dispatcher:
         awake = [member for member in running if member.state is not EngineState.SLEEPING]
         return [member for member in running if member.is_open] or awake or running or self._members
 
-    def choose(self, task: Task | Embed) -> tuple[Member, PromptBlocks, StateCopy | None]:
-        """Return the engine for a new task, the blocks of its prompt, and the copy to wait for."""
+    def choose(self, task: Task | Embed) -> tuple[Member, PromptBlocks]:
+        """Return the engine for a new task, and the blocks of its prompt."""
         blocks = _blocks(task)
-        held = self._copies.find(task, blocks) if isinstance(task, Task) else None
-        member = self._place(task, blocks, self.usable, held)
+        member = self._place(task, blocks, self.usable)
         if (conversation := _conversation(task)) is not None:
             self._conversations[conversation] = member.index
-        return member, blocks, self._copies.plan(held, blocks, member)
+        return member, blocks
 
     def hand_over(self, member: Member) -> None:
         """Find another engine for every task of one that is away; what finds none waits for it."""
@@ -77,22 +73,11 @@ class Dispatcher:
                 return
             self._move(pending, full, [free])
 
-    def _place(
-        self,
-        task: Task | Embed,
-        blocks: PromptBlocks,
-        members: Sequence[Member],
-        held: HeldPrefix | None = None,
-    ) -> Member:
+    def _place(self, task: Task | Embed, blocks: PromptBlocks, members: Sequence[Member]) -> Member:
         if isinstance(task, Task) and task.params.id_slot >= 0:
             return next(member for member in self._members if task.params.id_slot in member.slots)
         loads = {member.index: member.load_now for member in members}
-        demand = self._demand(task, blocks, members)
-        if held is not None and self._copies.pays(held):
-            demand = dataclasses.replace(
-                demand, n_held=held.n_tokens, copy_ms=held.n_saved * self._copies.token_ms
-            )
-        return self._members[place(demand, loads)]
+        return self._members[place(self._demand(task, blocks, members), loads)]
 
     def _demand(self, task: Task | Embed, blocks: PromptBlocks, members: Sequence[Member]) -> Demand:
         if isinstance(task, Embed):

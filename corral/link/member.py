@@ -104,7 +104,6 @@ class Member(EngineClient):
         self.queue: list[int] = []  # the engine's order of waiting tasks
         self._left: dict[int, int] = {}  # prompt tokens to be evaluated, by task
         self._admitted_at: dict[int, float] = {}
-        self._copied: dict[int, int] = {}  # engines that states came from, by task
         self.n_generated = 0  # tokens, over all its processes
 
     @property
@@ -191,27 +190,11 @@ class Member(EngineClient):
         blocks: PromptBlocks,
         observer: TaskObserver,
         media: MediaFile | None,
-        is_held: bool = False,
     ) -> tuple[TaskT, TaskStream]:
-        """Submit a task whose prompt has these blocks. `is_held`: it waits for `release`."""
-        task, stream = self.submit(task, observer, media, is_held)
+        """Submit a task whose prompt has these blocks."""
+        task, stream = self.submit(task, observer, media)
         self._expect(task, blocks)
         return task, stream
-
-    def release(self, task_id: int) -> None:
-        """Send a task that was held, unless it has ended, moved or was sent to a new engine."""
-        pending, process = self._pending.get(task_id), self.lifecycle.process
-        if pending is not None and not pending.is_sent and self.state is EngineState.READY and process:
-            self._send_again(process, pending)
-
-    def expect_copy(self, task_id: int, n_tokens: int) -> None:
-        """Count tokens that are copied as those that need not be evaluated."""
-        self._left[task_id] = max(0, self._left.get(task_id, 0) - n_tokens)
-
-    def note_copy(self, task_id: int, engine: int) -> None:
-        """Note that the beginning of a task's prompt comes from another engine."""
-        if task_id in self._pending:
-            self._copied[task_id] = engine
 
     def adopt(self, pending: PendingTask, blocks: PromptBlocks) -> None:
         """Take over a task of another engine."""
@@ -278,8 +261,6 @@ class Member(EngineClient):
         if isinstance(event, CacheEvent):
             self._note_states(event)
             return
-        if isinstance(event, Admitted):
-            event = self._with_copy(event)
         if isinstance(event, Queue):
             self.queue = event.task_ids
         elif not isinstance(event, (Decodes, Answer)) and event.task_id in self._pending:
@@ -302,13 +283,6 @@ class Member(EngineClient):
             self.view.on_stashed(event)
         else:
             self.view.on_dropped(event)
-
-    def _with_copy(self, admitted: Admitted) -> Admitted:
-        """Have the report say which engine the state came from."""
-        engine, report = self._copied.pop(admitted.task_id, -1), admitted.report
-        if engine < 0 or report is None or not report.n_cached:
-            return admitted
-        return msgspec.structs.replace(admitted, report=msgspec.structs.replace(report, copied_from=engine))
 
     def _note(self, result: TaskResult, pending: PendingTask) -> None:
         """Note what a result says about the engine's cache and costs, before the result is delivered."""
@@ -341,7 +315,6 @@ class Member(EngineClient):
         id = pending.task.id
         self._left.pop(id, None)
         self._admitted_at.pop(id, None)
-        self._copied.pop(id, None)
         if isinstance(pending.task, Task):
             self.view.on_end(pending.task)
 

@@ -8,8 +8,7 @@ The cost of a task on an engine, in milliseconds:
                                                            tasks that must end before a slot is free
 
 Tokens to evaluate count more than once: this task waits for them, and so do the streams next to it and the
-prompts after it. `bench/fleet` shows what the weights do. Where a state can be copied from another engine
-(`state_copy.py`), the time for that counts instead, if it is less.
+prompts after it. `bench/fleet` shows what the weights do.
 
 Engines that are about equally soon differ in what they still have to evaluate: the one with the most cached
 tokens wins, then the one that served the same conversation before, then the one with the fewest tasks, then
@@ -69,14 +68,11 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A task to be placed. `cached`: tokens of its prompt by engine; `last`: where its conversation was.
-    `n_held`: tokens that can be copied in `copy_ms` to an engine with a free slot."""
+    """A task to be placed. `cached`: tokens of its prompt by engine; `last`: where its conversation was."""
 
     n_prompt: int
     cached: Mapping[int, int] = field(default_factory=dict)
     last: int = -1
-    n_held: int = 0
-    copy_ms: float = 0.0
 
 
 def place(demand: Demand, loads: Mapping[int, EngineLoad]) -> int:
@@ -90,15 +86,10 @@ def place(demand: Demand, loads: Mapping[int, EngineLoad]) -> int:
 def estimate_ms(demand: Demand, index: int, load: EngineLoad) -> float:
     """Return the cost of a task on this engine."""
     n_left = max(1, demand.n_prompt - demand.cached.get(index, 0))
-    work_ms = n_left * load.token_ms
-    if demand.n_held and load.n_free > 0:
-        n_after = max(1, demand.n_prompt - demand.n_held)
-        work_ms = min(work_ms, demand.copy_ms + n_after * load.token_ms)
     n_before = max(0, 1 - load.n_free)
     crowd = min(load.n_tasks, load.n_slots) / load.n_slots
     return (
-        _WORK * work_ms
-        + load.n_ahead * load.token_ms
+        (_WORK * n_left + load.n_ahead) * load.token_ms
         + n_before * load.service_ms / load.n_slots
         + _CROWD * crowd * load.service_ms
     )

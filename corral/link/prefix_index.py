@@ -25,18 +25,6 @@ def hash_blocks(tokens: Sequence[int], key: bytes) -> list[int]:
     return found
 
 
-def common_blocks(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many of the first blocks are equal; equal blocks follow equal ones."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[middle - 1] == other[middle - 1]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
 class PrefixIndex:
     """Mutable: runs of blocks by name. Beyond `max_blocks` the oldest runs are forgotten."""
 
