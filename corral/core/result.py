@@ -314,6 +314,13 @@ class SlotReport(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag
     ms: float = 0.0
 
 
+class HandedOver(msgspec.Struct, frozen=True, array_like=True, tag="handed_over"):
+    """The file has the state of the task's first `n_past` tokens, of prompt and answer."""
+
+    task_id: int  # the id of the command
+    n_past: int
+
+
 class AdapterLoaded(msgspec.Struct, frozen=True, array_like=True, tag="adapter_loaded"):
     task_id: int
     info: AdapterInfo
@@ -363,7 +370,7 @@ class Embedded(msgspec.Struct, frozen=True, array_like=True, tag="embedded"):
 EmbedResult = Begun | Vectors | Embedded
 LastResult = Done | Embedded
 TaskResult = Admitted | Progress | PromptProbs | Tokens | Edited | Done | Failed | EmbedResult
-Answer = SlotReport | AdapterLoaded | MediaLayout | Controlled
+Answer = SlotReport | HandedOver | AdapterLoaded | MediaLayout | Controlled
 LifeEvent = Placed | Loading | Planned | Opened | Ready | LoadFailed | Heartbeat  # about the engine itself
 CacheEvent = Stashed | Dropped
 Event = LifeEvent | Queue | Decodes | CacheEvent | Answer | TaskResult

@@ -21,7 +21,6 @@ from corral.core.result import Admitted, Event, Failed, Progress, PromptProbs, S
 from corral.core.settings import EngineSettings
 from corral.engine.context_shift import plan_shift, spare_media
 from corral.engine.coroutine import as_corral_error
-from corral.engine.given import take_given
 from corral.engine.guidance import guide
 from corral.engine.kv import KvStore
 from corral.engine.plain_stream import add_plain, draw_plain
@@ -128,7 +127,7 @@ class Generation:
                 n_keep, n_discard = plan_shift(
                     len(slot.tokens),
                     self._backend.n_ctx,
-                    len(request.prompt),
+                    request.n_prompt,
                     params.n_keep,
                     params.n_discard,
                     self._backend.vocab.adds_bos,
@@ -163,7 +162,8 @@ class Generation:
         if request.phase is Phase.PREFILL:
             now = self._clock()
             if request.positive is None:
-                self._events.append(Progress(request.id, request.n_past, request.prompt_ms(now)))
+                n_past = min(request.n_past, request.n_prompt)
+                self._events.append(Progress(request.id, n_past, request.prompt_ms(now)))
             if request.reports_prompt:
                 self._report_prompt(i, request, len(chunk.tokens))
             if is_whole:
@@ -248,7 +248,6 @@ class Generation:
         if request.sampler is None:
             params, words = request.task.params, text_tokens(request.task.prompt)
             request.sampler = self._backend.open_sampler(params.sampling, words, request.grammar)
-            take_given(logits, request, self._piece, partial(self._check_stop, slot))
         if request.is_stopped:
             self._finish(slot, request, request.finish_text())
         elif request.is_budget_spent:
@@ -258,11 +257,11 @@ class Generation:
             self._draw(logits, slot, request)
 
     def _draw(self, logits: FloatArray, slot: Slot, request: Request) -> None:
-        """Draw the next token, and append those that a grammar forces after it."""
-        if request.retry is None:
-            text = self._extend(logits, slot, request)
-        else:
-            text = self._extend_checked(logits, slot, request, request.retry)
+        """Draw the next token, after those that are known and evaluated, and append those that a grammar
+        forces after it."""
+        text = ""
+        while not request.is_stopped and (request.is_taking_in or not len(request.pending)):
+            text += self._advance_text(logits, slot, request)
         rest = request.finish_text() if request.is_stopped else ""
         if not request.is_repeating and (not request.text.is_mid_character or request.is_stopped):
             tokens = request.take_tokens(text, self._clock())
@@ -272,6 +271,11 @@ class Generation:
             self._finish(slot, request, rest)
         elif request.sampler is not None:
             request.sampler.prepare()
+
+    def _advance_text(self, logits: FloatArray, slot: Slot, request: Request) -> str:
+        if request.retry is None:
+            return self._extend(logits, slot, request)
+        return self._extend_checked(logits, slot, request, request.retry)
 
     def _extend(self, logits: FloatArray, slot: Slot, request: Request, redraw: Redraw | None = None) -> str:
         """Append a token and those that follow by themselves; return the text that can be sent."""
@@ -348,7 +352,9 @@ class Generation:
         is_over = request.is_stopped or request.is_violated
         if is_over or params.sampling.n_probs or request.closing_token is not None:
             return 0
-        n_free = self._n_free_in_all(slot, request)
+        if request.n_generated <= len(request.task.given):
+            return 0
+        n_free = self._n_free_in_all(slot, request) + max(0, request.n_taken - request.n_generated)
         return n_free if params.n_predict < 0 else min(n_free, max(0, params.n_predict - request.n_generated))
 
     def _piece(self, request: Request, token: int) -> bytes:

@@ -7,16 +7,18 @@ begun continues only on an engine that computes the same bits, unless there will
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 
 import msgspec
 from cachetools import LRUCache
 
+from corral.core.file import open_memory
 from corral.core.task import Embed, Task
 from corral.link.cache_view import PromptBlocks, prompt_blocks
 from corral.link.lifecycle import EngineState
 from corral.link.member import Member
-from corral.link.pending_task import PendingTask
+from corral.link.pending_task import HeldState, PendingTask
 from corral.link.placement import Demand, estimate_ms, place, plan_transfer
 
 replace = msgspec.structs.replace
@@ -55,13 +57,15 @@ class Dispatcher:
             if heirs := self._heirs(member, pending):
                 self._move(pending, member, heirs)
 
-    def relieve(self, member: Member) -> None:
+    async def relieve(self, member: Member) -> None:
         """Move the tasks of an engine that is to be replaced: what waits, and what finds a free slot."""
         for pending in list(member.pending.values()):
-            heirs = self._heirs(member, pending)
+            heirs = self._heirs(member, pending) if _has(member, pending) else []
             if pending.is_admitted:
                 heirs = [heir for heir in heirs if heir.load_now.n_free > 0]
-            if heirs:
+            if heirs and pending.is_admitted:
+                await self._move_running(pending, member, heirs)
+            elif heirs:
                 self._move(pending, member, heirs)
 
     def even_out(self) -> None:
@@ -105,13 +109,38 @@ class Dispatcher:
             _log.warning("a task continues on an engine that differs: its answer may differ, too")
         return found
 
-    def _move(self, pending: PendingTask, member: Member, others: Sequence[Member]) -> None:
+    async def _move_running(self, pending: PendingTask, member: Member, others: Sequence[Member]) -> None:
+        """Move a task with its state, so that the other engine continues with the next token. Without it, if
+        there is none: then that engine evaluates what is known again."""
+        task = _unpinned(pending.task)
+        heir, fd = self._place(task, _blocks(task), others), open_memory("state")
+        try:
+            with heir.expecting_one():
+                state = await member.give_state(pending, fd)
+            if not _has(member, pending):
+                return  # it has ended, or its engine has
+            heirs = self._heirs(member, pending)
+            if heir in heirs:
+                is_alike = heir.fingerprint == member.fingerprint
+                self._move(pending, member, [heir], state if is_alike else None)
+            elif heirs:
+                self._move(pending, member, heirs)
+            elif state is not None:
+                member.keep(pending)
+        finally:
+            os.close(fd)
+
+    def _move(
+        self,
+        pending: PendingTask,
+        member: Member,
+        others: Sequence[Member],
+        state: HeldState | None = None,
+    ) -> None:
         member.hand_over(pending.task.id)
-        task = pending.task
-        if isinstance(task, Task) and task.params.id_slot >= 0:
-            task = pending.task = replace(task, params=replace(task.params, id_slot=-1))
+        task = pending.task = _unpinned(pending.task)
         blocks = _blocks(task)
-        self._place(task, blocks, others).adopt(pending, blocks)
+        self._place(task, blocks, others).adopt(pending, blocks, state)
 
     def _gains(self, pending: PendingTask, full: Member, free: Member) -> bool:
         """Whether a task that waits starts earlier elsewhere."""
@@ -130,6 +159,10 @@ def _waiting(member: Member) -> list[PendingTask]:
     return [*known, *waiting.values()][:_MAX_COMPARED]
 
 
+def _has(member: Member, pending: PendingTask) -> bool:
+    return member.pending.get(pending.task.id) is pending
+
+
 def _blocks(task: Task | Embed) -> PromptBlocks:
     return prompt_blocks(task) if isinstance(task, Task) else _NO_BLOCKS
 
@@ -139,6 +172,13 @@ def _conversation(task: Task | Embed) -> tuple[bytes, str] | None:
     if isinstance(task, Embed) or not task.params.prompt_cache_key:
         return None
     return task.tenant, task.params.prompt_cache_key
+
+
+def _unpinned(task: Task | Embed) -> Task | Embed:
+    """Return a task for any slot: those of other engines have other numbers."""
+    if isinstance(task, Embed) or task.params.id_slot < 0:
+        return task
+    return replace(task, params=replace(task.params, id_slot=-1))
 
 
 def _is_pinned(pending: PendingTask) -> bool:

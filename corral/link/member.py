@@ -5,6 +5,7 @@ Its tasks belong to it only as long as its engine runs: `FleetOwner` finds anoth
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from corral.core.errors import Unavailable
+from corral.core.errors import CorralError, Unavailable
 from corral.core.modifier import ScaledFile
 from corral.core.result import (
     Admitted,
@@ -21,6 +22,7 @@ from corral.core.result import (
     Decodes,
     Done,
     Failed,
+    HandedOver,
     LastResult,
     ModelInfo,
     Placed,
@@ -32,12 +34,12 @@ from corral.core.result import (
     Tokens,
 )
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, Embed, SlotAction, Task
+from corral.core.task import Cancel, Embed, HandOver, SlotAction, Task
 from corral.link.cache_view import CacheView, PromptBlocks
 from corral.link.client import EngineClient, TaskT
 from corral.link.lifecycle import EngineState
 from corral.link.observer import EngineObserver, TaskObserver
-from corral.link.pending_task import MediaFile, PendingTask
+from corral.link.pending_task import HeldState, MediaFile, PendingTask
 from corral.link.placement import SERVICE_MS, TOKEN_MS, EngineCost, EngineLoad
 from corral.link.process import EngineEnd, EngineProcess, OnEvents, OpenEnd
 from corral.link.restart import Life
@@ -104,6 +106,7 @@ class Member(EngineClient):
         self.queue: list[int] = []  # the engine's order of waiting tasks
         self._left: dict[int, int] = {}  # prompt tokens to be evaluated, by task
         self._admitted_at: dict[int, float] = {}
+        self._n_expected = 0  # tasks of other engines that are on their way
         self.n_generated = 0  # tokens, over all its processes
 
     @property
@@ -168,11 +171,12 @@ class Member(EngineClient):
     @property
     def load_now(self) -> EngineLoad:
         cost = self._fleet.cost_of(self.fingerprint)
-        n_running = sum(pending.is_admitted for pending in self._pending.values())
+        n_admitted = sum(pending.is_admitted for pending in self._pending.values())
+        n_running = n_admitted + self._n_expected
         return EngineLoad(
             self.lifecycle.settings.n_parallel,
             n_running,
-            len(self._pending) - n_running,
+            len(self._pending) - n_admitted,
             sum(self._left.values()),
             cost.token_ms or TOKEN_MS,
             cost.service_ms or SERVICE_MS,
@@ -196,7 +200,35 @@ class Member(EngineClient):
         self._expect(task, blocks)
         return task, stream
 
-    def adopt(self, pending: PendingTask, blocks: PromptBlocks) -> None:
+    async def give_state(self, pending: PendingTask, fd: int) -> HeldState | None:
+        """Have the engine end a task without a result, and write its state to a file. None: that was not
+        possible."""
+        if pending.media is not None or isinstance(pending.task, Embed):
+            return None
+        try:
+            command = HandOver(id=self._new_id(), task_id=pending.task.id, fd=fd)
+            given = await self._ask_now(command, fd)
+        except CorralError:
+            return None
+        assert isinstance(given, HandedOver)
+        return HeldState(given.n_past, fd)
+
+    def keep(self, pending: PendingTask) -> None:
+        """Continue a task whose state was given, but not taken."""
+        pending.is_sent = pending.is_admitted = False
+        if self.state is EngineState.READY and self.lifecycle.process is not None:
+            self._send_again(self.lifecycle.process, pending)
+
+    @contextlib.contextmanager
+    def expecting_one(self) -> Iterator[None]:
+        """Keep a slot free for a task that is on its way."""
+        self._n_expected += 1
+        try:
+            yield
+        finally:
+            self._n_expected -= 1
+
+    def adopt(self, pending: PendingTask, blocks: PromptBlocks, state: HeldState | None = None) -> None:
         """Take over a task of another engine."""
         id = pending.task.id
         pending.stream.on_close = lambda: self.cancel(id)
@@ -205,7 +237,7 @@ class Member(EngineClient):
         self._n_ids += 1
         self._expect(pending.task, blocks)
         if self.state is EngineState.READY and self.lifecycle.process is not None:
-            self._send_again(self.lifecycle.process, pending)
+            self._send_again(self.lifecycle.process, pending, state)
 
     def hand_over(self, task_id: int) -> PendingTask:
         """Give a task away; its results of this engine are ignored from now on."""
