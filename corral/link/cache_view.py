@@ -14,7 +14,7 @@ import msgspec
 
 from corral.core.result import Admitted, Done, Dropped, Progress, SlotReport, Stashed, TaskResult, Tokens
 from corral.core.task import SlotAction, Task, Verb
-from corral.link.prefix_index import BLOCK, PrefixIndex, hash_blocks
+from corral.link.prefix_index import BLOCK, HeldBlocks, PrefixIndex, hash_blocks
 
 _EMPTIED = (Verb.ERASE, Verb.RESTORE, Verb.SHIFT)
 
@@ -38,8 +38,9 @@ def prompt_blocks(task: Task) -> PromptBlocks:
 class CacheView:
     """Mutable. Names of runs: `("task", id)`, `("slot", id)`, `("state", id)`, each with its shared part."""
 
-    def __init__(self) -> None:
-        self._index = PrefixIndex()
+    def __init__(self, held: HeldBlocks | None = None, engine: int = -1) -> None:
+        """`held`: has the same of all engines, of which this is number `engine`."""
+        self._index = PrefixIndex(held=held, engine=engine)
         self._slots: dict[int, int] = {}  # by task
         self._done: dict[int, int] = {}  # evaluated prompt tokens, by task
 

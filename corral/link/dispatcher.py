@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
+import numpy as np
 from cachetools import LRUCache
 
 from corral.core.file import open_memory
 from corral.core.task import Embed, Task
 from corral.link.cache_view import PromptBlocks, prompt_blocks
 from corral.link.lifecycle import EngineState
+from corral.link.load_table import LoadTable
 from corral.link.member import Member
 from corral.link.pending_task import HeldState, PendingTask
-from corral.link.placement import Demand, estimate_ms, place, plan_transfer
+from corral.link.placement import Demand, EngineCost, estimate_ms
+from corral.link.prefix_index import HeldBlocks
 
 replace = msgspec.structs.replace
 _MAX_CONVERSATIONS = 65536
@@ -30,10 +33,22 @@ _log = logging.getLogger("corral")
 
 
 class Dispatcher:
-    """Mutable: remembers which engine served a conversation."""
+    """Mutable: remembers which engine served a conversation, and what each engine does."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        held: HeldBlocks,
+        changed: set[int],
+        cost_of: Callable[[str], EngineCost],
+    ) -> None:
+        """`held`: the blocks that engines have; `changed`: grows by engines whose load has changed;
+        `cost_of`: what answers of engines with a fingerprint take."""
         self._members = members
+        self._held = held
+        self._changed = changed
+        self._cost_of = cost_of
+        self._table = LoadTable(len(members))
         self._conversations: LRUCache[tuple[bytes, str], int] = LRUCache(_MAX_CONVERSATIONS)
 
     @property
@@ -43,10 +58,21 @@ class Dispatcher:
         awake = [member for member in running if member.state is not EngineState.SLEEPING]
         return [member for member in running if member.is_open] or awake or running or self._members
 
+    def _refresh(self) -> LoadTable:
+        """Bring the rows of the engines that have changed, or were not open, up to date."""
+        table = self._table
+        for index in self._changed.union(np.flatnonzero(~table.is_open).tolist()):
+            member = self._members[index]
+            table.put(index, member.load_now, member.fingerprint)
+            table.is_open[index] = member.is_open
+        self._changed.clear()
+        table.set_costs(self._cost_of)
+        return table
+
     def choose(self, task: Task | Embed) -> tuple[Member, PromptBlocks]:
         """Return the engine for a new task, and the blocks of its prompt."""
         blocks = _blocks(task)
-        member = self._place(task, blocks, self.usable)
+        member = self._place(task, blocks)
         if (conversation := _conversation(task)) is not None:
             self._conversations[conversation] = member.index
         return member, blocks
@@ -70,23 +96,41 @@ class Dispatcher:
 
     def even_out(self) -> None:
         """Move waiting tasks from engines without a free slot to engines with one, if they start earlier."""
-        while plan := plan_transfer({m.index: m.load_now for m in self._members if m.is_open}):
+        while plan := self._refresh().plan_transfer():
             full, free = (self._members[index] for index in plan)
+            if not self._are_open(plan):
+                continue
             pending = next((each for each in _waiting(full) if self._gains(each, full, free)), None)
             if pending is None:
                 return
             self._move(pending, full, [free])
 
-    def _place(self, task: Task | Embed, blocks: PromptBlocks, members: Sequence[Member]) -> Member:
+    def _place(
+        self, task: Task | Embed, blocks: PromptBlocks, members: Sequence[Member] | None = None
+    ) -> Member:
+        """Choose one of some engines, or of all that are open; if there are none, of those that will be."""
         if isinstance(task, Task) and task.params.id_slot >= 0:
             return next(member for member in self._members if task.params.id_slot in member.slots)
-        loads = {member.index: member.load_now for member in members}
-        return self._members[place(self._demand(task, blocks, members), loads)]
+        demand, table = self._demand(task, blocks), self._refresh()
+        while members is None and table.is_open.any():
+            chosen = table.place(demand, table.is_open)
+            if self._are_open(chosen):
+                return self._members[chosen[0]]
+        indexes = [member.index for member in members or self.usable]
+        return self._members[table.place(demand, table.only(indexes))[0]]
 
-    def _demand(self, task: Task | Embed, blocks: PromptBlocks, members: Sequence[Member]) -> Demand:
+    def _are_open(self, indexes: Sequence[int]) -> bool:
+        """Whether engines are as open as they were: one that is silent has not changed otherwise."""
+        for index in indexes:
+            self._table.is_open[index] = self._members[index].is_open
+        return bool(self._table.is_open[list(indexes)].all())
+
+    def _demand(self, task: Task | Embed, blocks: PromptBlocks) -> Demand:
         if isinstance(task, Embed):
             return Demand(sum(map(len, task.inputs)))
-        cached = {member.index: member.view.n_cached(blocks) for member in members}
+        cached = self._held.n_cached(blocks.own)
+        for index, n in self._held.n_cached(blocks.shared).items():
+            cached[index] = max(n, cached.get(index, 0))
         conversation = _conversation(task)
         last = self._conversations.get(conversation, -1) if conversation is not None else -1
         return Demand(len(task.evaluated), cached, last)
@@ -146,7 +190,7 @@ class Dispatcher:
         """Whether a task that waits starts earlier elsewhere."""
         if _is_pinned(pending) or (pending.delivered and full.fingerprint != free.fingerprint):
             return False
-        demand = self._demand(pending.task, _blocks(pending.task), [free])
+        demand = self._demand(pending.task, _blocks(pending.task))
         n_left, others = full.load_without(pending.task.id)
         stays_ms = estimate_ms(Demand(n_left), full.index, others)
         return estimate_ms(demand, free.index, free.load_now) < stays_ms

@@ -41,6 +41,7 @@ from corral.link.lifecycle import EngineState
 from corral.link.observer import EngineObserver, TaskObserver
 from corral.link.pending_task import HeldState, MediaFile, PendingTask
 from corral.link.placement import SERVICE_MS, TOKEN_MS, EngineCost, EngineLoad
+from corral.link.prefix_index import HeldBlocks
 from corral.link.process import EngineEnd, EngineProcess, OnEvents, OpenEnd
 from corral.link.restart import Life
 from corral.link.slot_range import NumberedEnd
@@ -60,6 +61,9 @@ class FleetOwner(Protocol):
         ...
 
     @property
+    def held_blocks(self) -> HeldBlocks: ...
+
+    @property
     def n_submitted(self) -> int: ...
 
     @property
@@ -67,6 +71,10 @@ class FleetOwner(Protocol):
 
     @property
     def adapters_in_use(self) -> set[int]: ...
+
+    def on_change(self, member: Member) -> None:
+        """The load of this one is another one now."""
+        ...
 
     def on_ready(self, member: Member) -> None: ...
 
@@ -102,7 +110,7 @@ class Member(EngineClient):
         self.index = index
         self.is_draining = False
         self.trial_model = ""  # file for the next engine only, unless it can load it
-        self.view = CacheView()
+        self.view = CacheView(fleet.held_blocks, index)
         self.queue: list[int] = []  # the engine's order of waiting tasks
         self._left: dict[int, int] = {}  # prompt tokens to be evaluated, by task
         self._admitted_at: dict[int, float] = {}
@@ -223,10 +231,12 @@ class Member(EngineClient):
     def expecting_one(self) -> Iterator[None]:
         """Keep a slot free for a task that is on its way."""
         self._n_expected += 1
+        self._fleet.on_change(self)
         try:
             yield
         finally:
             self._n_expected -= 1
+            self._fleet.on_change(self)
 
     def adopt(self, pending: PendingTask, blocks: PromptBlocks, state: HeldState | None = None) -> None:
         """Take over a task of another engine."""
@@ -269,6 +279,7 @@ class Member(EngineClient):
 
     def on_ready(self, info: ModelInfo, process: EngineEnd) -> None:
         super().on_ready(info, process)
+        self._fleet.on_change(self)
         self._fleet.on_ready(self)
 
     def on_lost(self, ready_s: float | None) -> Life:
@@ -304,6 +315,7 @@ class Member(EngineClient):
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport:
         report = await super().act(action, fd)
         self.view.on_action(action, report)
+        self._fleet.on_change(self)
         return report
 
     def _open_numbered(self, on_events: OnEvents) -> EngineEnd:
@@ -315,13 +327,17 @@ class Member(EngineClient):
             self.view.on_stashed(event)
         else:
             self.view.on_dropped(event)
+        self._fleet.on_change(self)
 
     def _note(self, result: TaskResult, pending: PendingTask) -> None:
         """Note what a result says about the engine's cache and costs, before the result is delivered."""
         task, id = pending.task, result.task_id
         if isinstance(task, Embed):
+            self._fleet.on_change(self)
             return
         self.view.on_result(result, task, pending.delivered)
+        if not isinstance(result, Tokens) or id in self._left:
+            self._fleet.on_change(self)
         if isinstance(result, Admitted):
             self._left[id] = len(task.evaluated) - result.n_cached
             self._admitted_at[id] = time.monotonic()
@@ -339,12 +355,14 @@ class Member(EngineClient):
             self._leave(pending)
 
     def _expect(self, task: Task | Embed, blocks: PromptBlocks) -> None:
+        self._fleet.on_change(self)
         if isinstance(task, Task):
             self._left[task.id] = len(task.evaluated) - self.view.n_cached(blocks)
             self.view.on_submit(task, blocks)
 
     def _leave(self, pending: PendingTask) -> None:
         id = pending.task.id
+        self._fleet.on_change(self)
         self._left.pop(id, None)
         self._admitted_at.pop(id, None)
         if isinstance(pending.task, Task):
@@ -352,6 +370,7 @@ class Member(EngineClient):
 
     def _forget(self) -> None:
         """Forget what the engine had."""
+        self._fleet.on_change(self)
         self.view.clear()
         self._left.clear()
         self._admitted_at.clear()
