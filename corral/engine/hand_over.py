@@ -73,7 +73,10 @@ class HandOvers(Worker):
         n_known = request.n_prompt + len(request.delivered)
         n_past = min(request.n_evaluated, n_known - 1)
         n_over = request.n_evaluated - n_past
-        if slot.reuse_key.is_imported or (n_over and not self._can_cut(slot, request)):
+        # A window that was shifted is summed in another order once it is restored.
+        is_moved = request.truncated and self._kv.n_fixed_saved(len(slot.tokens)) > 0
+        is_foreign = slot.reuse_key.is_imported
+        if is_foreign or is_moved or (n_over and not self._can_cut(slot, request)):
             raise Conflict("the state cannot be handed over")
         if n_over:
             self._kv.trim(slot, len(slot.tokens) - n_over)

@@ -49,7 +49,8 @@ class Cluster:
         self.token = self.head.run("cat ~/.ray/auth_token")
         for each in (self.second, self.third):
             self.join(each)
-        self._server = self.second.popen(f"{from_page('corral --ray')} -t 1")  # the machines share their CPUs
+        command = f"{from_page('corral --ray')} -t 1 --batch-exact"  # the machines share their CPUs
+        self._server = self.second.popen(command)
         self.lines: list[str] = []
         assert self._server.stdout is not None
         for line in self._server.stdout:
