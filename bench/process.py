@@ -107,6 +107,13 @@ class Server(Process):
         """Seconds from the command until `/health` says that all is well."""
         return await self._until(lambda status: status == 200)
 
+    def cpu_s(self) -> dict[str, float]:
+        """Seconds of CPU time so far: of the program itself, and of each module that it runs."""
+        root = psutil.Process(self.pid)
+        processes = {"itself": root, **{_module_of(child): child for child in root.children(recursive=True)}}
+        times = {name: process.cpu_times() for name, process in processes.items()}
+        return {name: each.user + each.system for name, each in times.items()}
+
     async def _until(self, is_reached: Callable[[int], bool]) -> float:
         while not is_reached((await get(self.url, "/health"))[0]):
             if self._process.poll() is not None or time.perf_counter() - self._started > _START_S:
@@ -114,6 +121,12 @@ class Server(Process):
                 raise RuntimeError(f"{self._process.args!r} did not start")
             await asyncio.sleep(0.005)
         return time.perf_counter() - self._started
+
+
+def _module_of(process: psutil.Process) -> str:
+    """The last part of `python -m MODULE`; the name of any other program."""
+    line = process.cmdline()
+    return line[line.index("-m") + 1].rpartition(".")[2] if "-m" in line else process.name()
 
 
 def free_port() -> int:

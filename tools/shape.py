@@ -24,7 +24,6 @@ OPTIONAL = (
     "journal",
     "durable",
     "chats",
-    "receipt",
     "sharing",
     "shared",
     "vertex",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,7 +16,6 @@ from corral.core.result import (
     Admitted,
     CacheReport,
     Done,
-    Edited,
     PromptProbs,
     TaskResult,
     TokenProbs,
@@ -29,28 +28,12 @@ from corral.telemetry.record import RequestRecord
 _PAUSE_TOKENS = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """How many characters and tokens of an answer an edit has kept. `is_real`: it has removed some."""
-
-    n_chars: int
-    n_tokens: int
-    is_real: bool
-
-    @classmethod
-    def between(cls, text: str, tokens: list[int], edit: Edited) -> Cut:
-        n_chars = n_common(text, edit.text)
-        n_tokens = n_common(tokens, edit.tokens)
-        return cls(n_chars, n_tokens, n_chars < len(text))
-
-
 @dataclass(slots=True)
 class Choice:
     """Mutable: one answer to a prompt, with its results so far.
 
     `steps`: the number of tokens and probabilities of each text. `is_first`: of those with the same prompt.
-    `is_last`: no other choice of the request is unfinished. `edit`: the next result, which replaces the
-    answer so far; `task` and `stream` continue it already.
+    `is_last`: no other choice of the request is unfinished.
     """
 
     index: int
@@ -69,9 +52,6 @@ class Choice:
     is_first: bool = True
     is_last: bool = False
     keeps_probs: bool = True  # what was streamed is not needed again
-    sign: Callable[[Choice], dict[str, Any]] | None = None  # makes its receipt
-    edit: Edited | None = None
-    cut: Cut | None = None  # by the last edit
 
     @property
     def text(self) -> str:
@@ -96,29 +76,9 @@ class Choice:
             self.id_slot = result.id_slot
             self.n_cached = result.n_cached
             self.report = result.report if self.task.params.cache_report else None
-        elif isinstance(result, Edited):
-            self.cut = Cut.between(self.text, self.tokens, result)
-            self.texts, self.tokens = [result.text], [*result.tokens]
-            self.steps, self.probs = [(len(result.tokens), 0)], []
         elif isinstance(result, Done):
             self.texts.append(result.text)
             self.done = result
-
-    def replace_task(self, edit: Edited, task: Task, stream: TaskStream) -> None:
-        """Continue with another task after an edit; what the old one has not delivered is dropped."""
-        old, self.task, self.stream, self.edit = self.stream, task, stream, edit
-        old.abandon()
-
-    async def results(self) -> AsyncGenerator[TaskResult]:
-        """Yield the results of its task, and of those that replace it."""
-        is_edited = True
-        while is_edited:
-            stream = self.stream
-            async for result in stream:
-                yield result
-            is_edited, edit, self.edit = self.stream is not stream, self.edit, None
-            if edit is not None:
-                yield edit
 
 
 async def start_choices(
@@ -174,7 +134,7 @@ async def _results(choices: list[Choice]) -> AsyncGenerator[tuple[int, TaskResul
         async for i, result in _merge(running):
             yield running[i].index, result
     elif running:
-        async for result in running[0].results():
+        async for result in running[0].stream:
             yield running[0].index, result
 
 
@@ -205,17 +165,11 @@ async def _merge(choices: Sequence[Choice]) -> AsyncIterator[tuple[int, TaskResu
 
 async def _pump(index: int, choice: Choice, arrived: _Arrived) -> None:
     try:
-        async for result in choice.results():
+        async for result in choice.stream:
             arrived.put_nowait((index, result))
         arrived.put_nowait((index, None))
     except Exception as error:
         arrived.put_nowait((index, error))
-
-
-def n_common(first: Sequence[Any], second: Sequence[Any]) -> int:
-    """Return the length of the longest common beginning."""
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((i for i, (one, other) in pairs if one != other), min(len(first), len(second)))
 
 
 class Renderer(Protocol):

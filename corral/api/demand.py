@@ -53,7 +53,7 @@ def _demands(body: GenerationFields) -> Iterator[Demand]:
             value = getattr(body, field, None)
             if value is not None:
                 yield read(field, value)
-    schema = schema_of_format(getattr(body, "response_format", None))
+    schema = schema_of_format(body.response_format)
     if schema is not None:
         yield Demand("response_format", "json", schema)
     if body.json_schema is not None:

@@ -64,11 +64,6 @@ class DurableWork:
         return self.history is not None and self.history.is_paused
 
     @property
-    def outlives_client(self) -> bool:
-        """Whether the request continues when its client leaves."""
-        return True
-
-    @property
     def remarks(self) -> list[str]:
         """Warnings for the client."""
         if self.opening.build == BUILD:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from urllib.parse import urlencode
 
+import orjson
 from starlette.types import ASGIApp, Message, Send
 
 from corral.api.background import Background
@@ -15,6 +16,7 @@ from corral.api.durable import DurableWork, set_work
 from corral.api.followed_stream import set_session
 from corral.api.state import AppState
 from corral.api.stream_session import StreamSession
+from corral.core.removed import FIELDS, find_fields
 from corral.core.repeat import repeat
 from corral.storage.journal import Journal
 from corral.storage.journal_record import History
@@ -88,7 +90,8 @@ class DurableRunner:
     ) -> _Answer:
         """Send the request again; its model is loaded if necessary."""
         opening = history.opening
-        headers = {**opening.headers, "content-length": str(len(opening.body))}
+        body = await asyncio.to_thread(_without_removed, opening.body)
+        headers = {**opening.headers, "content-length": str(len(body))}
         query = urlencode({"model": opening.model_name, "autoload": "true"}) if opening.model_name else ""
         scope = make_scope(opening.path, headers, opening.client, query)
         work = DurableWork(self._journal, opening, history, session)
@@ -96,7 +99,7 @@ class DurableRunner:
         if session is not None:
             set_session(scope, session)
         answer = _Answer(session.send if session is not None else None, on_start)
-        await self._app(scope, Receive(opening.body), answer.send)
+        await self._app(scope, Receive(body), answer.send)
         if answer.status >= 400 and answer.status not in _REFUSED:
             _log.warning("--journal: %s cannot be continued: %s", opening.id, answer.error)
             if answer.status != _NO_ROOM:  # a later server may have room for its model
@@ -105,6 +108,16 @@ class DurableRunner:
 
     async def _sweep(self) -> None:
         await repeat("removing old requests", lambda: self._journal.run(self._journal.sweep), _SWEEP_S)
+
+
+def _without_removed(body: bytes) -> bytes:
+    """Return a body without fields of former versions, which are refused in new requests."""
+    if not any(field.rpartition(".")[2].encode() in body for field in FIELDS):
+        return body
+    content = orjson.loads(body)
+    for _, place, key in [*find_fields(content)]:
+        del place[key]
+    return orjson.dumps(content)
 
 
 class _Answer:

@@ -152,7 +152,7 @@ def most_tokens(task: Task | Embed, n_ctx: int) -> list[int]:
     context."""
     if isinstance(task, Embed):
         return list(map(len, task.inputs))
-    n_prompt, n_predict = len(task.evaluated), task.params.n_predict
+    n_prompt, n_predict = len(task.prompt), task.params.n_predict
     return [n_prompt + n_predict if 0 <= n_predict < n_ctx - n_prompt else max(n_ctx, n_prompt)]
 
 

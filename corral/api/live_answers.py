@@ -5,56 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard
 
 from corral.api.background import Background
-from corral.api.choice import Choice, Renderer
+from corral.api.choice import Choice
 from corral.api.durable import DurableWork
 from corral.api.engine import Engine, Runner
-from corral.api.prepare import PreparedCompletion
 from corral.core.client import Client
 from corral.core.result import ControlOutcome
 from corral.core.task import ControlVerb, apply_control
-from corral.link.pending_task import MediaFile
-from corral.telemetry.record import RequestRecord
 
 MAX_PAUSE_S = 600.0  # a paused answer keeps its slot
-
-
-class ChangeableRenderer(Renderer, Protocol):
-    """Renders answers that can be forked and edited."""
-
-    def fork(self) -> ChangeableRenderer:
-        """Return a renderer for another answer to the same request."""
-        ...
-
-    def locate(self, choice: Choice, n_chars: int) -> int | None:
-        """Return the place in the generated text after `n_chars` characters of what the client has last: its
-        content, or its reasoning before the content begins. None if the text has no such place."""
-        ...
-
-
-def is_changeable(renderer: Renderer) -> TypeGuard[ChangeableRenderer]:
-    """Whether it is one; `isinstance` would look through the whole protocol in every request."""
-    return hasattr(renderer, "fork") and hasattr(renderer, "locate")
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What an answer is made from."""
-
-    record: RequestRecord
-    prepared: PreparedCompletion
-    renderer: ChangeableRenderer
-    is_stream: bool
-
-    def can_change(self, choice: Choice) -> bool:
-        """Whether the answer depends on nothing but its tokens, and nothing certifies how it came about."""
-        constraint = choice.task.params.constraint
-        return choice.sign is None and not (constraint is not None and constraint.checks)
-
-    def media(self, choice: Choice) -> MediaFile | None:
-        return self.prepared.tasks[choice.index][1]
 
 
 @dataclass(slots=True, eq=False)
@@ -63,13 +23,7 @@ class Live:
 
     choices: Sequence[Choice]
     work: DurableWork | None = None
-    source: Source | None = None
     timer: asyncio.TimerHandle | None = None
-
-    def running(self, index: int) -> Choice | None:
-        """Return a choice that has not ended."""
-        choice = self.choices[index] if index < len(self.choices) else None
-        return choice if choice is not None and not choice.stream.is_over else None
 
     def stop_timer(self) -> None:
         if self.timer is not None:

@@ -143,11 +143,9 @@ Server and monitoring: The model, the server's settings, its health and what it 
   post /engines/update | updateEngines | change | Replace the model file of all engines
   post /engines/{id_engine}/drain | drainEngine | change | Replace an engine without an error
   get /v1/usage | getUsage | any | Get the usage of the key by day
-  post /v1/receipts/replay | replayReceipt | generate | Evaluate the answer of a receipt again
   get /metrics | getMetrics | read | Get metrics for Prometheus
   get /monitor/events | streamEvents | read | Stream what the server is doing
   get /monitor/requests/{n} | explainRequest | read | Explain one of the last requests
-  get /monitor/day | getDay | read | Get the last 24 hours of models and keys
 """
 
 

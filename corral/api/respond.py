@@ -26,11 +26,9 @@ from corral.api.durable import DurableWork, work_in
 from corral.api.durable_request import begin_work
 from corral.api.followed_stream import detach, receive_nothing
 from corral.api.json_encode import PIECE_BYTES, cut_pieces, encode_rows
-from corral.api.live_answers import Source, is_changeable
 from corral.api.piece_response import respond_json
 from corral.api.pools import Pools
 from corral.api.prepare import PreparedCompletion
-from corral.api.receipt_request import note_receipt, open_signer
 from corral.api.render.openai import OpenAIAnswer
 from corral.api.schema.completion import GenerationFields
 from corral.api.sse import Comment, Encoded, EventStream
@@ -61,7 +59,6 @@ async def read_body(request: Request, model: type[FieldsT]) -> FieldsT:
     """Read the body of a generation request, if the queue has room for it."""
     check_admission(request)
     body = await parse_body(request, model)
-    note_receipt(request, body)
     begin_work(request, body)
     return body
 
@@ -71,14 +68,9 @@ async def respond(
 ) -> Response:
     """Run all tasks, and answer; cancel them if the client disconnects."""
     state, record, work = state_of(request), record_of(request), work_in(request.scope)
-    queue, sign = state.telemetry.queue, await open_signer(request, prepared)
+    queue = state.telemetry.queue
     choices, at_end = await open_choices(state, record, prepared, keeps_probs=not stream, work=work)
-    for choice in choices:
-        choice.sign = sign
     with at_end:
-        live = state.live.find(record.client, record.id)
-        if live is not None and is_changeable(renderer):
-            live.source = Source(record, prepared, renderer, stream)
         if isinstance(renderer, OpenAIAnswer):
             at_end.callback(state.live.add_alias(record.client, record.id, renderer.id))
         place = queue.position(*(choice.task.id for choice in choices)) if queue.n_excess() else 0
@@ -86,7 +78,7 @@ async def respond(
             events = _events(state.pools, choices, renderer, at_end.pop_all(), work)
             default_s = state.settings.server.sse_ping_s
             ping_s = default_s if prepared.ping_s is None else prepared.ping_s
-            if work is None or not work.outlives_client:
+            if work is None:
                 return await _stream(request.receive, queue, choices, events, renderer, ping_s)
             responding = _stream(receive_nothing, queue, choices, events, renderer, ping_s, is_exact=True)
             if work.session is not None:

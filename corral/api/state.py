@@ -11,7 +11,6 @@ from starlette.requests import Request
 from corral.api.adapter import AdapterStore
 from corral.api.admission import Admission
 from corral.api.batch.runner import BatchRunner
-from corral.api.cache_diagnosis import PromptHistory
 from corral.api.dialects.ollama.digest import FileDigest
 from corral.api.dialects.responses.archive import Archive
 from corral.api.dialects.responses.shared_archive import SharedArchive
@@ -24,7 +23,6 @@ from corral.api.mcp.web import WEB, WebTransport, web_server
 from corral.api.model import ModelFacts
 from corral.api.pools import Pools, n_prompt_threads
 from corral.api.prepare import Defaults, PrepareContext
-from corral.api.receipt import ReceiptKey
 from corral.api.storage import Storage
 from corral.api.stream_session import StreamSessions
 from corral.core.params import GenerationParams
@@ -76,16 +74,12 @@ class AppState:
         remote = _open_remote(server)
         self.mcp: McpSessions | None = shared.mcp if shared is not None else _open_mcp(server, remote)
         self.file_digest = FileDigest()
-        self.receipt_key = ReceiptKey(server.receipt_key) if server.receipt_key else None
         self.pools = Pools(n_prompt_threads(server))
-        self.prompt_history = PromptHistory()
         self.limits: KeyLimits = shared.limits if shared is not None else KeyLimits(telemetry.ledger)
         self.runner = Runner(engine, telemetry, self.limits)
         self.live = LiveAnswers(engine, self.runner)
         if server.ledger and shared is None:
             telemetry.ledger.open(Path(server.ledger), is_shared=registry is not None)
-        if server.monitor_history and shared is None and (not registry or registry.hold("monitor-history")):
-            telemetry.day.open(Path(server.monitor_history))
         self.admission = Admission(engine, self.model, telemetry.queue, server.queue_size)
         batches = self.storage.batches
         is_open, n_slots = lambda: self.admission.is_open, lambda: telemetry.queue.n_slots

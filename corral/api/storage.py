@@ -34,7 +34,6 @@ class Storage:
         """`shared`: has the chats and documents of several models. `registry`: of the servers that use the
         same directories."""
         self.saves = SaveDirectory(Path(server.slot_save_path)) if server.slot_save_path else None
-        self._saves_are_shared = server.slots
         self._saves_of: dict[str, SaveDirectory] = {}
         self._secret = os.urandom(SECRET_BYTES) if self.saves is None else read_secret(self.saves)
         spill = spill_directory(self.saves) if self.saves and server.slots else None
@@ -51,10 +50,10 @@ class Storage:
         self._blob_limits: dict[tuple[int, str], asyncio.Semaphore] = {}
 
     def saves_of(self, client: Client) -> SaveDirectory | None:
-        """Return the directory of a client's slot files. Clients that share slots or caches share it."""
-        if self.saves is None or self._saves_are_shared or not client.tenant:
+        """Return the directory of a client's slot files."""
+        name = owner_of(client)
+        if self.saves is None or not name:
             return self.saves
-        name = folder_name(client)
         if name not in self._saves_of:
             self._saves_of[name] = self.saves.subdirectory(_KEYS).subdirectory(name)
         return self._saves_of[name]
@@ -71,6 +70,11 @@ class Storage:
             raise Conflict(f"{_MAX_BLOBS} states of slot {slot} are still being transferred; retry later")
         async with limit:
             yield
+
+
+def owner_of(client: Client) -> str:
+    """Return the folder of a client's states; empty: clients share them, as they share caches."""
+    return folder_name(client) if client.tenant else ""
 
 
 def _open_documents(path: str, registry: FrontRegistry | None) -> DocumentStore:

@@ -19,7 +19,6 @@ COMMANDS: Mapping[str, Command] = {
         "list or remove downloaded models, or list those of a server", "[list | rm NAME ... | --server URL]"
     ),
     "doctor": Command("check this installation and machine for problems"),
-    "compare": Command("measure how much two model files differ", "A.gguf B.gguf"),
     "tune": Command("find the fastest settings for a model on this machine", "[-m FILE]"),
     "batch": Command("run the requests in a file and save the results", "INPUT.jsonl -o OUTPUT.jsonl"),
     "cluster": Command(
@@ -29,7 +28,6 @@ COMMANDS: Mapping[str, Command] = {
         "offer this machine's devices to a server with --rpc",
         "[--host ADDRESS] [--port N] [--device NAME,...]",
     ),
-    "replay": Command("evaluate the answer of a receipt again and compare it", "RECEIPT"),
     "completion": Command("print a shell completion script", "{bash,zsh,tcsh}"),
     "help": Command("print this help, or that of a command", "[COMMAND | all]"),
 }

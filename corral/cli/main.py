@@ -17,6 +17,8 @@ from corral.cli.exhausted import explain_exhaustion
 from corral.cli.given import UsageError
 from corral.cli.title import hide_secrets
 from corral.core.errors import CorralError
+from corral.core.removed import COMMANDS as REMOVED
+from corral.core.removed import explain_removal
 from corral.core.settings import Settings
 from corral.server.log import log_in_background, log_to_file, log_to_stderr, report_fatal
 
@@ -33,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args and args[0] in COMMANDS:
             return run_command(args[0], args[1:])
+        if args and args[0] in REMOVED:
+            raise UsageError(f"{args[0]}: {explain_removal(REMOVED[args[0]])}")
         configuration = configure(args)
         if configuration.command:
             return _run_option(configuration)
@@ -57,8 +61,6 @@ def run_command(name: str, args: Sequence[str]) -> int:
             from corral.cli.model_cache import run_models as run
         case "doctor":
             from corral.cli.doctor import run_doctor as run
-        case "compare":
-            from corral.cli.compare import run_compare as run
         case "tune":
             from corral.cli.tune import run_tune as run
         case "batch":
@@ -67,8 +69,6 @@ def run_command(name: str, args: Sequence[str]) -> int:
             from corral.cli.cluster import run_cluster as run
         case "rpc-worker":
             from corral.cli.rpc_worker import run_rpc_worker as run
-        case "replay":
-            from corral.cli.replay import run_replay as run
         case "completion":
             from corral.cli.help import run_completion as run
         case _:

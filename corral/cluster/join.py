@@ -58,7 +58,7 @@ def import_ray(host: str) -> Any:
     try:
         import ray
     except ImportError:
-        raise CorralError("Ray is not installed: pip install 'llama-corral[ray]'") from None
+        raise CorralError("Ray is not installed: pip install '.[ray]' in a clone of Corral") from None
     return ray
 
 

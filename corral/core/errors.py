@@ -5,6 +5,7 @@
       EngineDied
       InvalidRequest            400  invalid_request_error
         ContextExceeded         400  exceed_context_size_error
+        UnknownModel
         TooLarge                413  invalid_request_error
       Unauthorized              401  authentication_error
       Forbidden                 403  permission_error
@@ -98,6 +99,13 @@ class ContextExceeded(InvalidRequest):
             n_prompt_tokens=n_prompt_tokens,
             n_ctx=n_ctx,
         )
+
+
+class UnknownModel(InvalidRequest):
+    """No model has the name in the request, among several."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"model '{name:.256}' not found")
 
 
 class TooLarge(InvalidRequest):

@@ -91,7 +91,6 @@ class Timings(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     draft_n_accepted: int = 0  # drafted tokens that were accepted
     draft_steps: int = 0  # drafts that were verified
     accepted_per_pos: tuple[int, ...] = ()  # accepted tokens by their place in a draft
-    given_n: int = 0  # of predicted_n: the given beginning of the answer
 
 
 class TokenProbs(msgspec.Struct, frozen=True):
@@ -289,14 +288,6 @@ class Done(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="done
     timings: Timings
 
 
-class Edited(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="edited"):
-    """The answer so far is replaced by this one. The front makes it: the engine gets another task."""
-
-    task_id: int
-    tokens: list[int]
-    text: str
-
-
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     task_id: int
     error: ErrorInfo
@@ -338,8 +329,7 @@ class ControlOutcome(str, enum.Enum):
     UNKNOWN = "unknown"  # there is no such task
     NOT_ENABLED = "not_enabled"  # the task did not ask for it
     OVER = "over"  # what was to be ended
-    TOO_EARLY = "too_early"  # the task waits for its grammar, or an edit is not delivered yet
-    UNCHANGEABLE = "unchangeable"  # the answer cannot be forked or edited
+    TOO_EARLY = "too_early"  # the task waits for its grammar
 
 
 class Controlled(msgspec.Struct, frozen=True, array_like=True, tag="controlled"):
@@ -369,7 +359,7 @@ class Embedded(msgspec.Struct, frozen=True, array_like=True, tag="embedded"):
 
 EmbedResult = Begun | Vectors | Embedded
 LastResult = Done | Embedded
-TaskResult = Admitted | Progress | PromptProbs | Tokens | Edited | Done | Failed | EmbedResult
+TaskResult = Admitted | Progress | PromptProbs | Tokens | Done | Failed | EmbedResult
 Answer = SlotReport | HandedOver | AdapterLoaded | MediaLayout | Controlled
 LifeEvent = Placed | Loading | Planned | Opened | Ready | LoadFailed | Heartbeat  # about the engine itself
 CacheEvent = Stashed | Dropped

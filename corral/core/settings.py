@@ -145,8 +145,6 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     responses_path: str = ""
     batches_path: str = ""
     ledger: str = ""
-    monitor_history: str = ""
-    receipt_key: str = ""
     journal: str = ""
     journal_max_mib: int = 256  # of one API key
     journal_max_age_s: float = 86400.0

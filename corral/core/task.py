@@ -12,20 +12,18 @@ from corral.core.params import GenerationParams
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
-    """Generate from `prompt`. `given`: the beginning of the answer, written or drawn elsewhere. `resume`:
-    tokens that another engine had already delivered.
+    """Generate from `prompt`. `resume`: tokens that another engine had already delivered.
 
-        | prompt | given | resume | new tokens ...
-                 |<-- silent ---->|<-- results -->
+        | prompt | resume | new tokens ...
+                 | silent |<-- results -->
 
-    All are evaluated like the prompt, without results; those of `resume` one by one where exact bits are
-    promised. Not those before `n_past`, if that is not 0: then their state is in the file `fd`.
+    Those are evaluated like the prompt, but one by one where exact bits are promised. Not before `n_past`, if
+    that is not 0: then the state of these first tokens is in the file `fd`.
     """
 
     id: int = -1
     prompt: list[int]
     params: GenerationParams
-    given: list[int] = []
     resume: list[int] = []
     media: list[MediaItem] = []  # of the prompt, in order; their bytes are in the file `fd`
     fd: int = -1
@@ -34,16 +32,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
     weight: float = 1.0
     tenant: bytes = b""  # KV state of one tenant is never reused for another
     is_batch: bool = False  # yields to tasks that are not
-
-    @property
-    def evaluated(self) -> list[int]:
-        """What is evaluated before the first token is drawn."""
-        return [*self.prompt, *self.given] if self.given else self.prompt
-
-    @property
-    def n_known(self) -> int:
-        """The length of the answer that its client has already."""
-        return len(self.given) + len(self.resume)
 
     @property
     def own_prompt(self) -> list[int]:

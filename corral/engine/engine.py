@@ -21,6 +21,7 @@ _SLICE_MS = 85.0  # time between two steps for work of other threads, while no s
 
 class Engine:
     warm_up: Callable[[], None]
+    calibrate: Callable[[Callable[[], bool]], None]  # in a pause; ends early once that `is_over`
 
     def __init__(
         self,
@@ -43,12 +44,23 @@ class Engine:
         self._share_ms = share_ms
         self._n_commands = 0
         self._has_rested = False  # the last step did nothing, and no command came since
+        self.is_stopping = False  # set from any thread: nothing else is begun
         self.is_stopped = False
 
     @property
     def batch_exact(self) -> BatchExact:
         """What is promised of answers beside others; nothing, unless an engine knows more."""
         return BatchExact()
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether all is measured that makes answers faster, but that no answer needs."""
+        return True
+
+    @property
+    def has_served(self) -> bool:
+        """Whether there has been a command."""
+        return self._n_commands > 0
 
     @property
     def has_work(self) -> bool:

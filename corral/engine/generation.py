@@ -147,7 +147,7 @@ class Generation:
         now = self._clock()
         text = add_plain(request, drawn, self._backend.vocab, has_room, now)
         if not request.is_stopped:
-            if not request.text.is_mid_character:
+            if text or not request.text.is_mid_character:
                 self._events.append(request.take_tokens(text, now))
             return
         rest = request.finish_text()
@@ -263,7 +263,8 @@ class Generation:
         while not request.is_stopped and (request.is_taking_in or not len(request.pending)):
             text += self._advance_text(logits, slot, request)
         rest = request.finish_text() if request.is_stopped else ""
-        if not request.is_repeating and (not request.text.is_mid_character or request.is_stopped):
+        is_held = request.text.is_mid_character and not text and not request.is_stopped
+        if not request.is_repeating and not is_held:
             tokens = request.take_tokens(text, self._clock())
             if tokens.tokens or text or request.retry is None:
                 self._events.append(tokens)
@@ -351,8 +352,6 @@ class Generation:
         params = request.task.params
         is_over = request.is_stopped or request.is_violated
         if is_over or params.sampling.n_probs or request.closing_token is not None:
-            return 0
-        if request.n_generated <= len(request.task.given):
             return 0
         n_free = self._n_free_in_all(slot, request) + max(0, request.n_taken - request.n_generated)
         return n_free if params.n_predict < 0 else min(n_free, max(0, params.n_predict - request.n_generated))

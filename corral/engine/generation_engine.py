@@ -61,7 +61,11 @@ class GenerationEngine(Engine):
         controls = Controls(self._scheduler, self._runner.generation, self._find)
         workers = (self._media, self._runner, self._embedder, self._actions, adapters, controls, hand_overs)
         super().__init__(workers, coroutines, wakeup, emit, clock, self._scheduler.slots, self._share)
-        self.warm_up = self._runner.warm_up
+        self.warm_up, self.calibrate = self._runner.warm_up, self._runner.calibrate
+
+    @property
+    def is_calibrated(self) -> bool:
+        return self._runner.is_calibrated
 
     @property
     def batch_exact(self) -> BatchExact:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -344,6 +345,17 @@ class KvStore:
         if saved is not None:
             self.trim(slot, 0)
         return saved
+
+    @contextlib.contextmanager
+    def emptied(self, slot: Slot) -> Iterator[None]:
+        """Use the sequence of a slot for something else, and restore its content afterwards if possible."""
+        saved, n_system = self.save(slot) if len(slot.tokens) else None, slot.n_system
+        self.trim(slot, 0)
+        try:
+            yield
+        finally:
+            if saved is not None and self.load(slot, saved):
+                slot.n_system = n_system
 
     def flush(self, slots: Sequence[Slot]) -> None:
         """Write everything in host memory to disk."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 
 from corral.core.task import Command
 from corral.engine.engine import Engine
 
 WAKE = None  # not a command: check again what can be done
+_PAUSE_S = 5.0  # after the start, while the front may need the cores for its own
 
 Inbox = queue.SimpleQueue[Command | None]
 
@@ -15,7 +17,9 @@ Inbox = queue.SimpleQueue[Command | None]
 def run(engine: Engine, inbox: Inbox) -> None:
     """Run until stopped; uses no CPU while idle."""
     while not engine.is_stopped:
-        if not engine.has_work or engine.is_waiting:
+        if not (engine.has_work or engine.is_calibrated or engine.is_stopping):
+            _use_pause(engine, inbox)
+        elif not engine.has_work or engine.is_waiting:
             _take(engine, inbox)
         while not inbox.empty():
             _take(engine, inbox)
@@ -23,7 +27,17 @@ def run(engine: Engine, inbox: Inbox) -> None:
             engine.step()
 
 
-def _take(engine: Engine, inbox: Inbox) -> None:
-    command = inbox.get()
+def _use_pause(engine: Engine, inbox: Inbox) -> None:
+    """Calibrate the engine. The first request does not wait for it; if there was one already, the next one
+    does, so that an engine with few pauses is calibrated too."""
+    if not engine.has_served:
+        with contextlib.suppress(queue.Empty):
+            _take(engine, inbox, _PAUSE_S)
+            return
+    engine.calibrate(lambda: engine.is_stopping or not (engine.has_served or inbox.empty()))
+
+
+def _take(engine: Engine, inbox: Inbox, timeout_s: float | None = None) -> None:
+    command = inbox.get(timeout=timeout_s)
     if command is not WAKE:
         engine.handle(command)

@@ -51,10 +51,10 @@ class Request:
         self.task = task
         self.arrival = arrival
         self.reuse_key = ReuseKey(lora_key, task.tenant)
-        self.n_prompt = len(task.evaluated)
         # How many tokens of the answer are evaluated before they are taken in.
-        self.n_taken = task.n_known if repeats_at_once else len(task.given)
-        self.prompt: TokenArray = self.known[: self.n_prompt + self.n_taken - len(task.given)]
+        self.n_taken = len(task.resume) if repeats_at_once else 0
+        self.n_prompt = len(task.prompt)
+        self.prompt: TokenArray = self.known if repeats_at_once else np.array(task.prompt, np.int32)
         self.pending: TokenArray = self.prompt
         self.phase = Phase.QUEUED
         self.text = OutputText(task.params.stop, task.params.n_indent)
@@ -122,7 +122,7 @@ class Request:
     @property
     def delivered(self) -> list[int]:
         """The tokens that were sent, by this request or by those that it repeats."""
-        sent = self.generated[len(self.task.given) : self.n_generated - len(self._unsent)]
+        sent = self.generated[: self.n_generated - len(self._unsent)]
         return max(sent, self.task.resume, key=len)
 
     @property
@@ -173,7 +173,7 @@ class Request:
     def _send(self, certain: Iterable[Held]) -> str:
         """Return the text of tokens that are not taken back any more, unless a lost engine has sent it."""
         texts = [(held.index, self.text.feed(held.piece)) for held in certain]
-        return "".join(text for index, text in texts if index >= self.task.n_known)
+        return "".join(text for index, text in texts if index >= len(self.task.resume))
 
     def finish_text(self) -> str:
         """Return the rest of the text."""
@@ -199,16 +199,15 @@ class Request:
 
     @property
     def repeated_token(self) -> int | None:
-        """The next token, if it is given, or another engine had delivered it already."""
-        n, n_given = self.n_generated, len(self.task.given)
-        if n >= self.task.n_known:
+        """The next token, if another engine had delivered it already."""
+        if self.n_generated >= len(self.task.resume):
             return None
-        return self.task.given[n] if n < n_given else self.task.resume[n - n_given]
+        return self.task.resume[self.n_generated]
 
     @property
     def known(self) -> TokenArray:
         """The prompt, and the answer as far as it is known."""
-        return np.array([*self.task.evaluated, *self.task.resume], np.int32)
+        return np.array([*self.task.prompt, *self.task.resume], np.int32)
 
     @property
     def is_taking_in(self) -> bool:
@@ -218,7 +217,7 @@ class Request:
     @property
     def is_repeating(self) -> bool:
         """Whether everything so far had been delivered by another engine."""
-        return self.n_generated <= self.task.n_known
+        return self.n_generated <= len(self.task.resume)
 
     @property
     def is_evaluating_prompt(self) -> bool:
@@ -293,7 +292,7 @@ class Request:
         self.start(now, min(n_past, self.n_prompt))
         if n_past >= self.n_prompt:
             self.phase, self.pending = Phase.GENERATING, self.known[n_past:]
-            self.n_taken = self.task.n_known
+            self.n_taken = len(self.task.resume)
 
     @property
     def n_past(self) -> int:
@@ -330,7 +329,7 @@ class Request:
             self._t_first = now
         self._t_last = now
         self.generated.append(token)
-        if self._guard is not None and self.n_generated > len(self.task.given):
+        if self._guard is not None:
             self.is_running_away = self._guard.is_too_much(token)
         if not self.is_repeating:
             self._unsent.append(token)
@@ -423,7 +422,6 @@ class Request:
             draft_n_accepted=self.n_accepted,
             draft_steps=self.n_verified,
             accepted_per_pos=tuple(self._accepted_per_pos),
-            given_n=len(self.task.given),
         )
 
     def close(self) -> None:

@@ -86,6 +86,7 @@ class Runner(Worker):
         self._groups_streams = settings.batch_exact and not mixes
         if self._groups_streams:
             self._shape = replace(self._shape, n_streams=1, n_adapted=1)  # until the warm-up has tried more
+        self.is_calibrated = True  # `warm_up` knows better
         self._n_slots = backend.n_seq
         self._prompt_cap = backend.n_prefill_max  # shrinks while KV cells are short
         self._checkpointer = Checkpointer(scheduler, kv)
@@ -123,18 +124,30 @@ class Runner(Worker):
         return self.decoder.heartbeat()
 
     def warm_up(self) -> None:
-        """Touch the weights and measure a first cost of evaluation."""
+        """Touch the weights and measure a first cost of evaluation: what the first request would wait for."""
         for n in (2, MIN_PREFILL, 1):
             started = self._clock()
             self._backend.decode([Chunk(0, 0, np.zeros(n, np.int32), logits=True)])
             self._backend.trim(0, 0)
             load = Load(n_generating=1) if n == 1 else Load(n_prompt=n)
             self.decoder.cost.observe(load, (self._clock() - started) * 1e3)
-        can_draft = self._backend.can_cut or self._kv.needs_mark
-        if self._settings.drafts and self.speculation.n_exact == 1 and can_draft:
-            self.speculation.n_exact = probe_exact(self._backend, self.decoder.cost, self._clock)
         if self._groups_streams:
             self._group_streams(self._backend.batch_exact)
+        can_draft = self._backend.can_cut or self._kv.needs_mark
+        self.is_calibrated = not (self._settings.drafts and self.speculation.n_exact == 1 and can_draft)
+
+    def calibrate(self, is_over: Callable[[], bool]) -> None:
+        """Find out how many tokens may be drafted. That takes dozens of decodes, so it is done in a pause;
+        until then there are no drafts."""
+        slot = min(self._scheduler.public, key=lambda slot: (len(slot.tokens) > 0, slot.last_used))
+        with self._kv.emptied(slot):
+            self._backend.apply_lora(())
+            n_exact = probe_exact(self._backend, self.decoder.cost, self._clock, slot.id, is_over)
+        if n_exact is not None:
+            # A draft is as many rows as it has tokens.
+            limits = self._backend.batch_exact.limits.values() if self._groups_streams else ()
+            self.speculation.n_exact = min([n_exact, *limits])
+            self.is_calibrated = True
 
     def _group_streams(self, known: BatchExact) -> None:
         """Let as many streams share a batch as are known not to change each other's bits."""
@@ -143,8 +156,6 @@ class Runner(Worker):
             self._shape = replace(self._shape, n_streams=n, n_adapted=min(n, known.n_adapted))
             if n < known.n_streams:
                 _log.warning("%s", _FEWER.format(n=n, n_known=known.n_streams))
-        # A draft is as many rows as it has tokens.
-        self.speculation.n_exact = min([self.speculation.n_exact, *known.limits.values()])
 
     @property
     def batch_exact(self) -> BatchExact:
@@ -165,16 +176,15 @@ class Runner(Worker):
     def _open(self, task: Task, arrival: int) -> Request:
         """Open a request, and its negative if it has one; raises if it cannot be served."""
         at_once = self._repeats_at_once(task)
-        tokens = np.array([*task.evaluated, *task.resume] if at_once else task.evaluated, np.int32)
+        tokens = np.array([*task.prompt, *task.resume] if at_once else task.prompt, np.int32)
         needs_media = bool(task.media) or has_media(tokens)
         media = self._media.open(task.fd, (task.media, tokens))[0] if needs_media else None
         n_ctx, guidance = self._backend.n_ctx, task.params.guidance
         if guidance is not None and guidance.scale == 1.0:
             guidance = None
         for prompt in (task.prompt, guidance.negative if guidance else ()):
-            n_tokens = len(prompt) + len(task.given)
-            if n_tokens >= n_ctx:
-                raise ContextExceeded(n_tokens, n_ctx)
+            if len(prompt) >= n_ctx:
+                raise ContextExceeded(len(prompt), n_ctx)
         lora_key = self._backend.adapters.lora_key(task.params.lora)
         request = Request(task, arrival, lora_key, at_once)
         request.media = media
@@ -198,7 +208,7 @@ class Runner(Worker):
             return False
         n_prompt = max(len(task.prompt), len(guidance.negative) if guidance is not None else 0)
         needs_rows = params.sampling.remembers_draws or params.n_prompt_probs >= 0
-        return n_prompt + task.n_known < self._backend.n_ctx - 1 and not needs_rows
+        return n_prompt + len(task.resume) < self._backend.n_ctx - 1 and not needs_rows
 
     def _open_retry(self, task: Task) -> Retry | None:
         """Open the check of an answer whose schema its grammar does not express whole."""

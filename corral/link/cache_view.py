@@ -67,7 +67,7 @@ class CacheView:
             self._done[task.id] = len(task.prompt)
         elif isinstance(result, Done) and task.id in self._slots:
             n = 0 if result.truncated else result.n_past
-            held = hash_blocks([*task.evaluated, *delivered][:n], _key(task))
+            held = hash_blocks([*task.prompt, *delivered][:n], _key(task))
             self._put(("slot", self._slots[task.id]), task, held)
             self._forget(task.id)
 

@@ -133,7 +133,7 @@ class Dispatcher:
             cached[index] = max(n, cached.get(index, 0))
         conversation = _conversation(task)
         last = self._conversations.get(conversation, -1) if conversation is not None else -1
-        return Demand(len(task.evaluated), cached, last)
+        return Demand(len(task.prompt), cached, last)
 
     def _heirs(self, member: Member, pending: PendingTask) -> list[Member]:
         """Return the engines that may continue a task."""

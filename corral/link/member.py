@@ -339,10 +339,10 @@ class Member(EngineClient):
         if not isinstance(result, Tokens) or id in self._left:
             self._fleet.on_change(self)
         if isinstance(result, Admitted):
-            self._left[id] = len(task.evaluated) - result.n_cached
+            self._left[id] = len(task.prompt) - result.n_cached
             self._admitted_at[id] = time.monotonic()
         elif isinstance(result, Progress):
-            self._left[id] = len(task.evaluated) - result.n_past
+            self._left[id] = len(task.prompt) - result.n_past
         elif isinstance(result, Tokens):
             self._left.pop(id, None)
             self.n_generated += len(result.tokens)
@@ -357,7 +357,7 @@ class Member(EngineClient):
     def _expect(self, task: Task | Embed, blocks: PromptBlocks) -> None:
         self._fleet.on_change(self)
         if isinstance(task, Task):
-            self._left[task.id] = len(task.evaluated) - self.view.n_cached(blocks)
+            self._left[task.id] = len(task.prompt) - self.view.n_cached(blocks)
             self.view.on_submit(task, blocks)
 
     def _leave(self, pending: PendingTask) -> None:

@@ -22,7 +22,6 @@ class TaskStream:
         self.on_close = on_close  # another engine may get the task
         self._error: CorralError | None = None
         self._is_over = False
-        self._is_abandoned = False
         self._n_probs = 0  # in results that wait
 
     def put(self, result: TaskResult) -> None:
@@ -43,22 +42,10 @@ class TaskStream:
         self.fail(error)
         self.on_close()
 
-    @property
-    def is_over(self) -> bool:
-        """Whether its last result was read."""
-        return self._is_over
-
     def close(self) -> None:
         if not self._is_over:
             self._is_over = True
             self.on_close()
-
-    def abandon(self) -> None:
-        """Cancel the task; its reader gets no more results, and no error."""
-        self.close()
-        self._results.clear()
-        self._is_abandoned = True
-        self._wake.set()
 
     async def __aiter__(self) -> AsyncIterator[TaskResult]:
         try:
@@ -74,8 +61,6 @@ class TaskStream:
                     yield result
                     if self._is_over:
                         return
-                if self._is_abandoned:
-                    return
                 if self._error is not None:
                     self._is_over = True
                     raise self._error

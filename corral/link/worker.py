@@ -20,7 +20,7 @@ import msgspec
 from corral.core.errors import CorralError
 from corral.core.result import Heartbeat, LoadFailed, Loading, ModelInfo, Opened, Ready, Stage
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, Embed, HandOver, SlotAction, Task
+from corral.core.task import Cancel, Embed, HandOver, SlotAction, Stop, Task
 from corral.engine import loop
 from corral.engine.adapter import load_adapters
 from corral.engine.embedding_engine import EmbeddingEngine
@@ -148,6 +148,7 @@ def _read_commands(channel: BlockingChannel, engine: Engine, inbox: loop.Inbox) 
         command = decode_command(body)
         if isinstance(command, SlotAction | HandOver | Task | Embed) and command.fd >= 0:
             command = msgspec.structs.replace(command, fd=channel.receive_fd())
+        engine.is_stopping = isinstance(command, Stop)
         inbox.put(command)
         if isinstance(command, Cancel):
             engine.abort_if_running(command.task_id)

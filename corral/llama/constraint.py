@@ -31,6 +31,7 @@ FAULT_S = 2.0  # to locate the error in a schema; no other grammar compiles mean
 CACHE_BYTES = 16 << 20  # of grammar sources whose compiled form is cached
 # Ambiguous grammars need many items per mask; this many take about 10 ms at worst.
 _LIMITS = llguidance.LLParserLimits(step_max_items=200_000)
+_PROBES = [bytes([byte]) for byte in b"\t\n" + bytes(range(0x20, 0x7F))]
 
 
 class _Compiled(NamedTuple):
@@ -61,17 +62,21 @@ class Compiler:
             return Matcher(kept.matcher.deep_copy(), self._tokenizer, self._vocab, constraint, self._masks)
 
     def _compile(self, constraint: Constraint, tokenizer: LLTokenizer) -> LLMatcher:
-        lark = constraint.text if constraint.kind == "lark" else self._translate(constraint.text)
+        lark = constraint.text if constraint.kind == "lark" else self._translate(constraint)
         compiled = _match(LLMatcher.grammar_from_lark(lark), tokenizer)
         if compiled.is_error():
             raise _refusal(compiled.get_error(), constraint, tokenizer)
         return compiled
 
-    def _translate(self, gbnf: str) -> str:
+    def _translate(self, constraint: Constraint) -> str:
         vocab = self._vocab
-        return gbnf_to_lark(
-            gbnf, vocab.token_of, n_tokens=vocab.n_tokens, end_tokens=vocab.eog_tokens, may_force=True
-        )
+        n_tokens, end_tokens = vocab.n_tokens, vocab.eog_tokens
+        try:
+            return gbnf_to_lark(
+                constraint.text, vocab.token_of, n_tokens=n_tokens, end_tokens=end_tokens, may_force=True
+            )
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message, param=constraint.field) from None
 
 
 class Matcher:
@@ -239,4 +244,30 @@ def _tokenizer(vocab: Vocab) -> LLTokenizer:
         eos_token=sorted(vocab.eog_tokens),
         slices=None,
     )
+    if any(_is_changed(text, tokenizer) for text in _PROBES):
+        tokenizer = make(_LosslessVocab(tokenizer, tokens, vocab), eos_token=sorted(vocab.eog_tokens))
     return tokenizer
+
+
+def _is_changed(text: bytes, tokenizer: LLTokenizer) -> bool:
+    """Whether libllama's tokens of a text are those of another one, such as U+2581 for a space."""
+    return tokenizer.decode_bytes(tokenizer.tokenize_bytes(text)) != text
+
+
+class _LosslessVocab:
+    """A vocabulary as llguidance takes it, where libllama changes some texts: those it tokenizes greedily.
+    Otherwise the tokens of a text that a grammar forces would not be in the grammar."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, tokenizer: LLTokenizer, tokens: list[bytes], vocab: Vocab) -> None:
+        self._tokenizer = tokenizer
+        self.tokens = tokens
+        self.eos_token_id = min(vocab.eog_tokens)
+        self.special_token_ids = [token for token in range(vocab.n_tokens) if vocab.is_control(token)]
+
+    def __call__(self, text: str) -> list[int]:
+        if _is_changed(text.encode(), self._tokenizer):
+            return self._tokenizer.greedy_tokenize(text)
+        return self._tokenizer.tokenize_str(text)

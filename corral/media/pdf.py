@@ -27,7 +27,9 @@ _REASONS = {
 async def read_pdf(data: bytes) -> str:
     """Return the text of all pages; scanned images have none."""
     if importlib.util.find_spec("pypdf") is None:
-        raise NotSupported("this server does not read PDF files; install llama-corral[pdf], or send the text")
+        raise NotSupported(
+            "send the text, or have the server read PDF files: pip install '.[pdf]' in its clone"
+        )
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", __name__), stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL

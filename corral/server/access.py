@@ -80,6 +80,14 @@ class Keys:
                     found = key.client
         return found
 
+    def renew(self, client: Client) -> Client:
+        """Return a client of an earlier time with what its keys may do now; without a key it is a user."""
+        known = [key.client for key in self._keys if key.client.id == client.id]
+        if not known:
+            return replace(client, role=KeyRole.USER, tenant=self._tenant(client.id))
+        now = next((each for each in known if each.role is client.role), known[0])
+        return replace(now, is_batch=client.is_batch)
+
     def _read(self) -> list[_Key]:
         lines = read_key_file(self._file) if self._file else []
         numbered = enumerate(lines, len(self._given) + 1)
@@ -109,8 +117,10 @@ class Keys:
         return [replace(_with_role(key, roles[0]), has_role=True) for key in keys] if roles else keys
 
     def _key(self, key: str, identity: str, name: str, weight: float = 1.0) -> _Key:
-        tenant = b"" if self._shares else _digest(identity.encode())[:_TENANT_BYTES]
-        return _Key(_digest(key.encode()), Client(name, identity, weight, tenant))
+        return _Key(_digest(key.encode()), Client(name, identity, weight, self._tenant(identity)))
+
+    def _tenant(self, identity: str) -> bytes:
+        return b"" if self._shares else _digest(identity.encode())[:_TENANT_BYTES]
 
 
 class Permissions:
@@ -159,8 +169,10 @@ class AccessControl:
         self._is_public = is_public
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] != "http" or is_internal(scope):
+        if scope["type"] != "http":
             return self._app(scope, receive, send)
+        if is_internal(scope):
+            return self._continue(scope, receive, send)
         client = self._keys.find(_shown(scope))
         if client is None:
             if not self._lets_in(scope):
@@ -183,6 +195,19 @@ class AccessControl:
             app = ErrorAnswer(error)
         if needed is Permission.GENERATE and client.limits:
             return app(scope, receive, self._with_limits(client, send))
+        return app(scope, receive, send)
+
+    def _continue(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Run stored work of a client: limits are checked where its tasks are submitted."""
+        record = record_in(scope)
+        client = record.client = self._keys.renew(record.client)
+        needed = self._permissions().needed(scope)
+        app = self._app
+        try:
+            if needed is not None:
+                client.require(needed, f"{scope['method']} {scope['path']}")
+        except CorralError as error:
+            app = ErrorAnswer(error)
         return app(scope, receive, send)
 
     def _with_limits(self, client: Client, send: Send) -> Send:

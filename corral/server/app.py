@@ -35,7 +35,6 @@ from corral.api.routes import (
     models,
     monitor,
     rank,
-    receipt,
     session,
     slot,
     status,
@@ -62,7 +61,7 @@ _ROUTES = (
     *(messages, message_batches, ollama, responses, conversations),
     *(models, status, metrics, monitor, model, completion, infill, chat, control, audio, chats),
     *(embedding, rank, adapter, token, slot, session),
-    *(engine, engine_update, file, batch, usage, stream, receipt, tools),
+    *(engine, engine_update, file, batch, usage, stream, tools),
 )
 
 

@@ -13,6 +13,7 @@ from corral.api.body import JsonResponse
 from corral.api.disconnect import ClientGone
 from corral.api.error import render_error_for
 from corral.core.errors import ContextExceeded, CorralError, InvalidRequest, NotFound
+from corral.core.removed import PATHS, explain_removal
 from corral.telemetry.middleware import LEFT
 
 _log = logging.getLogger("corral")
@@ -45,7 +46,8 @@ async def _on_corral_error(request: Request, error: Exception) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return _answer(request, NotFound("File Not Found"))
+        instead = PATHS.get(request.scope["path"])
+        return _answer(request, NotFound(explain_removal(instead) if instead else "File Not Found"))
     problem = InvalidRequest(str(error.detail))
     problem.status = error.status_code
     response = _answer(request, problem)

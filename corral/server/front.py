@@ -164,7 +164,6 @@ class Front:
             if self.state.journal is not None:
                 await self.state.journal.close()
             await self.state.telemetry.ledger.close()
-            await self.state.telemetry.day.close()
         await self.state.storage.sessions.close()
         if self.app.state.tracer is not None:
             await asyncio.to_thread(self.app.state.tracer.close)

@@ -75,13 +75,6 @@ def find_name(body: bytes, *fields: str) -> str | None:
     return next((name for name in found if isinstance(name, str)), None)
 
 
-def find_receipt_model(body: bytes) -> str | None:
-    """Return the model of the receipt in a body; may block if the body is long."""
-    receipt = _parse(body).get("receipt")
-    name = receipt.get("model") if isinstance(receipt, dict) else None
-    return name if isinstance(name, str) else None
-
-
 def has_flag(body: bytes, field: str) -> bool:
     """Whether a field of a JSON object is true."""
     return (_scan(body, field) if is_long(body) else _parse(body).get(field)) is True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -191,6 +192,7 @@ def _import_front(settings: Settings, engine: EngineClient | Fleet, telemetry: T
 
     texts = TextProcesses(settings.server)
     texts.start()
+    gc.disable()  # what is imported stays, and `Front.open` looks at all of it once
     try:
         from corral.server.front import Front
 
@@ -198,3 +200,5 @@ def _import_front(settings: Settings, engine: EngineClient | Fleet, telemetry: T
     except BaseException:
         texts.close()
         raise
+    finally:
+        gc.enable()

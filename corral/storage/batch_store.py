@@ -1,7 +1,8 @@
 """Files, batches and their results in a directory (`--batches`): every key has its own, and sees no other.
 
 What is known of them is in an SQLite database, with every result as a row that is on disk before it counts;
-uploaded files are next to it. All methods block.
+uploaded files are next to it. A directory that was removed is made again. All methods block; use them from
+one thread at a time.
 """
 
 from __future__ import annotations
@@ -56,12 +57,11 @@ class BatchStore:
         self._path = path
         self._front = front
         self._is_alive = is_alive
-        self._lock = _lock(path, fcntl.LOCK_SH if front else fcntl.LOCK_EX)
+        self._lock, self._database = self._open()
         try:
-            self._db = Database(path / "batches.sqlite", _SCHEMA, "--batches", is_shared=bool(front))
             self._remove_strays()
         except BaseException:
-            os.close(self._lock)
+            self.close()
             raise
 
     @property
@@ -69,8 +69,30 @@ class BatchStore:
         return bool(self._front)
 
     def close(self) -> None:
-        self._db.close()
+        self._database.close()
         os.close(self._lock)
+
+    @property
+    def _db(self) -> Database:
+        if not os.fstat(self._lock).st_nlink:
+            try:
+                self._path.mkdir(0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                message = "--batches: the directory was removed, and cannot be made"
+                raise file_error(message, error) from None
+            lock, database = self._open()
+            self.close()
+            self._lock, self._database = lock, database
+        return self._database
+
+    def _open(self) -> tuple[int, Database]:
+        lock = _lock(self._path, fcntl.LOCK_SH if self._front else fcntl.LOCK_EX)
+        try:
+            path, is_shared = self._path / "batches.sqlite", self.is_shared
+            return lock, Database(path, _SCHEMA, "--batches", is_shared)
+        except BaseException:
+            os.close(lock)
+            raise
 
     def add_file(self, owner: str, file: FileRecord, content: BinaryIO) -> None:
         """Copy an uploaded file. Raises InsufficientStorage if the key has too much."""

@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 _N_THREADS = 4
 _EVERYBODY = "everybody"
+KEY_FOLDER = "key-"  # begins the name of a key's folder
 
 
 class ChatStore:
@@ -73,7 +74,7 @@ def folder_name(client: Client) -> str:
     if not client.id:
         return _EVERYBODY
     digest = hashlib.sha256(client.id.encode()).hexdigest()[:32]
-    return f"key-{client.name}-{digest}" if client.name == client.id else f"key-{digest}"
+    return f"{KEY_FOLDER}{client.name}-{digest}" if client.name == client.id else f"{KEY_FOLDER}{digest}"
 
 
 async def _run(pool: concurrent.futures.Executor, work: Callable[[], T]) -> T:

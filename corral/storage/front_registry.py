@@ -37,7 +37,6 @@ class FrontRegistry:
         self.id = secrets.token_hex(8)
         self._path = path
         self._file = path / (_PREFIX + self.id)
-        self._held: list[int] = []
         try:
             hidden = path / f".{self._file.name}"
             self._fd = os.open(hidden, _OPEN | os.O_EXCL, 0o600)
@@ -71,12 +70,6 @@ class FrontRegistry:
             if file != self._file and not _is_locked(file):
                 file.unlink(missing_ok=True)
 
-    def hold(self, name: str) -> bool:
-        """Take a part that only one server can have, for life; False: another one has it."""
-        fd = _try_lock(self._path / f"{name}.lock")
-        self._held += [fd] if fd is not None else []
-        return fd is not None
-
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
         """Keep others out of the block; False: one of them is in it."""
@@ -89,8 +82,7 @@ class FrontRegistry:
 
     def close(self) -> None:
         self._file.unlink(missing_ok=True)
-        for fd in (self._fd, *self._held):
-            os.close(fd)
+        os.close(self._fd)
 
     def _files(self) -> list[Path]:
         return sorted(self._path.glob(_PREFIX + "*"))

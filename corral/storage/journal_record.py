@@ -20,7 +20,6 @@ from corral.core.client import Client
 from corral.core.result import (
     Admitted,
     Done,
-    Edited,
     Progress,
     PromptProbs,
     TaskResult,
@@ -67,11 +66,19 @@ class Step(msgspec.Struct, frozen=True, array_like=True, tag="t"):
     timings: Timings | None = None
 
 
+class Rewritten(msgspec.Struct, frozen=True, array_like=True, tag="edited"):
+    """An answer so far that replaced what was drawn before; written by versions before 0.13."""
+
+    task_id: int
+    tokens: list[int]
+    text: str
+
+
 class Other(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     """Another result of a choice, and its time in Unix seconds."""
 
     choice: int
-    result: Admitted | Progress | PromptProbs | Edited | Done
+    result: Admitted | Progress | PromptProbs | Rewritten | Done
     time: int
 
 
@@ -118,8 +125,7 @@ class History:
         for control in self.controls:
             if control.choice == choice:
                 task = apply_control(task, control.verb, control.n_predict)
-        given, resume = self.given(choice) or task.given, self.tokens(choice)
-        return msgspec.structs.replace(task, given=given, resume=resume)
+        return msgspec.structs.replace(task, resume=self.tokens(choice))
 
     @property
     def is_complete(self) -> bool:
@@ -127,22 +133,20 @@ class History:
         done = {choice for choice, result, _ in self.results if isinstance(result, Done)}
         return len(done) == len(self.opening.tasks)
 
-    def given(self, choice: int) -> list[int]:
-        """Return the beginning of an answer that was edited."""
-        edits = [
-            result for index, result, _ in self.results if index == choice and isinstance(result, Edited)
-        ]
-        return edits[-1].tokens if edits else []
-
     def tokens(self, choice: int) -> list[int]:
-        """Return the tokens that were drawn after it."""
+        """Return the tokens of an answer."""
         tokens: list[int] = []
         for index, result, _ in self.results:
             if index == choice and isinstance(result, Tokens):
                 tokens += result.tokens
-            elif index == choice and isinstance(result, Edited):
-                tokens = []
         return tokens
+
+    def rewrite(self, choice: int, answer: Rewritten) -> None:
+        """Replace the tokens of an answer."""
+        self.results = [each for each in self.results if each[0] != choice or not isinstance(each[1], Tokens)]
+        timings = msgspec.structs.replace(_NO_TIMINGS, predicted_n=len(answer.tokens))
+        tokens = Tokens(task_id=-1, tokens=answer.tokens, text=answer.text, timings=timings)
+        self.results.append((choice, tokens, 0))
 
 
 def encode_opening(opening: Opening) -> bytes:
@@ -196,7 +200,10 @@ def _add(history: History, record: Record) -> bool:
         history.controls.append(record)
         return True
     if isinstance(record, Other):
-        history.results.append((record.choice, record.result, record.time))
+        if isinstance(record.result, Rewritten):
+            history.rewrite(record.choice, record.result)
+        else:
+            history.results.append((record.choice, record.result, record.time))
         return True
     timings = record.timings or msgspec.structs.replace(_NO_TIMINGS, predicted_n=record.n_tokens)
     tokens = Tokens(task_id=-1, tokens=record.tokens, text=record.text, probs=record.probs, timings=timings)

@@ -129,6 +129,12 @@ class SaveDirectory:
             found = [self._describe(file) for file in list_directory(self._fd)]
         return [file for file in found if file is not None]
 
+    def folders(self) -> list[str]:
+        """Return the names of the directories in it, unordered."""
+        self._ensure()
+        with _explained("list", self._path.name):
+            return [name for name in list_directory(self._fd) if self._is_folder(name)]
+
     def find(self, name: str) -> SavedFile | None:
         """Return the regular file of that name, if it exists."""
         self._ensure()
@@ -182,6 +188,12 @@ class SaveDirectory:
 
     def _file(self, name: str) -> str:
         return check_name(name, "name") + self._suffix
+
+    def _is_folder(self, name: str) -> bool:
+        try:
+            return stat.S_ISDIR(os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_mode)
+        except FileNotFoundError:
+            return False
 
     def _describe(self, file: str) -> SavedFile | None:
         name = file.removesuffix(self._suffix)

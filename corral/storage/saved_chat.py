@@ -45,6 +45,8 @@ def check_chat(data: Any, chat_id: str) -> dict[str, Any]:
     _typed(chat, "settings", dict)
     if len(_typed({"folder": "", **chat}, "folder", str)) > MAX_FOLDER_CHARS:
         raise InvalidRequest(f"may have at most {MAX_FOLDER_CHARS} characters", field="folder")
+    if chat.get("toolsOn") is not None:
+        _list_of(_text)(chat["toolsOn"], "toolsOn")
     chat["messages"] = _check_messages(_typed(chat, "messages", dict))
     if chat["leaf"] is not None and _typed(chat, "leaf", str) not in chat["messages"]:
         raise InvalidRequest("is not the id of a message", field="leaf")

@@ -1,4 +1,4 @@
-"""States that clients store by name: in memory up to a budget, the rest on disk.
+"""States that clients store by name, each its own: in memory up to a budget of all, the rest on disk.
 
 Changes run one after the other and always complete, even if the request is cancelled. Opening never waits:
 a session leaves memory only when its file is complete. For one event loop.
@@ -15,18 +15,21 @@ import os
 import re
 import time
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest, NotFound
 from corral.storage.blob import Blob, read_pieces
+from corral.storage.chat_store import KEY_FOLDER
 from corral.storage.save_directory import SaveDirectory, check_name
 
 T = TypeVar("T")
+Place: TypeAlias = tuple[str, str]  # of a session: its owner and name
 
 MAX_RESIDENT = 256  # each takes a descriptor; a process usually has 1024
 
 _log = logging.getLogger("corral")
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_SUFFIX = ".ses1"
 _N_NAMED = 20  # in an error message
 
 
@@ -36,6 +39,11 @@ class SessionInfo:
     n_bytes: int
     created_at: int  # Unix seconds
     updated_at: int
+    owner: str = ""  # the folder of the client's files; empty: clients share their sessions
+
+    @property
+    def place(self) -> Place:
+        return self.owner, self.name
 
 
 def render_id(name: str) -> int | str:
@@ -46,7 +54,7 @@ def render_id(name: str) -> int | str:
 def spill_directory(saves: SaveDirectory) -> SaveDirectory:
     """Return the directory for sessions that do not fit in memory; clients cannot reach it with file
     names."""
-    return saves.subdirectory(".sessions", suffix=".ses1")
+    return saves.subdirectory(".sessions", suffix=_SUFFIX)
 
 
 class SessionStore:
@@ -62,7 +70,8 @@ class SessionStore:
         self._disk = spill_to
         self._lock = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
-        self._resident: collections.OrderedDict[str, Blob] = collections.OrderedDict()  # by last use
+        self._resident: collections.OrderedDict[Place, Blob] = collections.OrderedDict()  # by last use
+        self._folders: dict[str, SaveDirectory] = {}  # in `_disk`, by owner
         self._infos = self._read_infos()
 
     @property
@@ -74,39 +83,39 @@ class SessionStore:
         self._look()
         return len(self._infos)
 
-    def list(self) -> Sequence[SessionInfo]:
-        """List the sessions: integers by value, then other names."""
+    def list(self, owner: str = "") -> Sequence[SessionInfo]:
+        """List an owner's sessions: integers by value, then other names."""
         self._look()
-        return sorted(self._infos.values(), key=lambda info: _rank(info.name))
+        own = (info for info in self._infos.values() if info.owner == owner)
+        return sorted(own, key=lambda info: _rank(info.name))
 
-    def open(self, name: str) -> Blob:
+    def open(self, name: str, owner: str = "") -> Blob:
         """Open the current state; it stays valid until the caller closes it. The file offset is shared."""
-        self._require(name)
-        blob = self._resident.get(name)
+        place = self._require(name, owner)
+        blob = self._resident.get(place)
         if blob is not None:
-            self._resident.move_to_end(name)
+            self._resident.move_to_end(place)
             return blob.duplicate()
-        assert self._disk is not None
         try:
-            return Blob(self._disk.open(name))
+            return Blob(self._folder(owner).open(name))
         except InvalidRequest:  # the file was removed by another process
-            self._infos.pop(name, None)
-            raise self._unknown(name) from None
+            self._infos.pop(place, None)
+            raise self._unknown(name, owner) from None
 
-    async def put(self, name: str, blob: Blob) -> SessionInfo:
+    async def put(self, name: str, blob: Blob, owner: str = "") -> SessionInfo:
         """Store bytes that no longer change; the caller still closes its blob.
 
         If this raises InsufficientStorage, everything stored before remains, including this name.
         """
-        return await self._finish(self._put(check_name(name, "id_session"), blob.duplicate()))
+        return await self._finish(self._put(_place(name, owner), blob.duplicate()))
 
-    async def copy(self, name: str, new_name: str) -> SessionInfo:
+    async def copy(self, name: str, new_name: str, owner: str = "") -> SessionInfo:
         """Add another name for the same bytes, which are held once in memory; raises as `put` does."""
-        return await self._finish(self._copy(name, check_name(new_name, "id_session")))
+        return await self._finish(self._copy(name, _place(new_name, owner)))
 
-    async def remove(self, name: str) -> None:
+    async def remove(self, name: str, owner: str = "") -> None:
         """Remove a session from memory and disk. Open blobs stay readable."""
-        await self._finish(self._remove(name))
+        await self._finish(self._remove(name, owner))
 
     async def close(self) -> None:
         """Move everything to disk, if there is one; failures are logged."""
@@ -123,10 +132,10 @@ class SessionStore:
         finally:
             del task  # otherwise a failed task would be in its own traceback, and keep blobs alive
 
-    async def _put(self, name: str, blob: Blob) -> SessionInfo:
+    async def _put(self, place: Place, blob: Blob) -> SessionInfo:
         try:
             async with self._lock:
-                info = self._describe(name, blob)
+                info = self._describe(place, blob)
                 with self._refusing(info):
                     await (self._keep if info.n_bytes <= self._budget else self._spill)(info, blob)
                 return info
@@ -135,49 +144,50 @@ class SessionStore:
             error.__context__ = None  # nor, by its frames, those of other sessions
             raise error.with_traceback(None) from None
 
-    async def _copy(self, name: str, new_name: str) -> SessionInfo:
+    async def _copy(self, name: str, to: Place) -> SessionInfo:
+        owner, _ = to
         async with self._lock:
-            with self.open(name) as source:
-                info = self._describe(new_name, source)
-                blob = self._resident.get(name)
+            with self.open(name, owner) as source:
+                info = self._describe(to, source)
+                blob = self._resident.get((owner, name))
                 with self._refusing(info):
                     await (self._keep(info, blob) if blob else self._spill(info, source))
                 return info
 
-    async def _remove(self, name: str) -> None:
+    async def _remove(self, name: str, owner: str) -> None:
         async with self._lock:
-            self._require(name)
+            place = self._require(name, owner)
             if self._disk is not None:
-                await asyncio.to_thread(self._disk.remove, name)
-            self._resident.pop(name, None)
-            self._infos.pop(name, None)
+                await asyncio.to_thread(self._folder(owner).remove, name)
+            self._resident.pop(place, None)
+            self._infos.pop(place, None)
 
     async def _spill_all(self) -> None:
         async with self._lock:
-            for name, blob in tuple(self._resident.items()):
+            for place, blob in tuple(self._resident.items()):
                 try:
-                    await self._spill(self._infos[name], blob)
+                    await self._spill(self._infos[place], blob)
                 except Exception as error:
-                    _log.error("session '%s' is lost: %s", name, error)
+                    _log.error("session '%s' is lost: %s", place[1], error)
 
     async def _keep(self, info: SessionInfo, blob: Blob) -> None:
         """Keep a session in memory; the least recently used ones are moved to disk to make room."""
         while True:
-            others = {name: held for name, held in self._resident.items() if name != info.name}
+            others = {place: held for place, held in self._resident.items() if place != info.place}
             if len(others) < MAX_RESIDENT and _total([*others.values(), blob]) <= self._budget:
                 break
-            name, held = next(iter(others.items()))
-            await self._spill(self._infos[name], held)
-        self._resident.pop(info.name, None)
-        self._resident[info.name] = blob
-        self._infos[info.name] = info
+            place, held = next(iter(others.items()))
+            await self._spill(self._infos[place], held)
+        self._resident.pop(info.place, None)
+        self._resident[info.place] = blob
+        self._infos[info.place] = info
 
     async def _spill(self, info: SessionInfo, blob: Blob) -> None:
         if self._disk is None:
             raise CorralError("without --slot-save-path none can be moved to disk")
-        await asyncio.to_thread(_write, self._disk, info, blob)
-        self._resident.pop(info.name, None)
-        self._infos[info.name] = info
+        await asyncio.to_thread(_write, self._folder(info.owner), info, blob)
+        self._resident.pop(info.place, None)
+        self._infos[info.place] = info
 
     @contextlib.contextmanager
     def _refusing(self, info: SessionInfo) -> Iterator[None]:
@@ -192,28 +202,50 @@ class SessionStore:
                 f"remove sessions, raise --sessions-ram or {remedy}"
             ) from None
 
-    def _describe(self, name: str, blob: Blob) -> SessionInfo:
-        now, older = int(time.time()), self._infos.get(name)
-        return SessionInfo(name, blob.n_bytes, older.created_at if older else now, now)
+    def _describe(self, place: Place, blob: Blob) -> SessionInfo:
+        now, older = int(time.time()), self._infos.get(place)
+        owner, name = place
+        return SessionInfo(name, blob.n_bytes, older.created_at if older else now, now, owner)
 
-    def _read_infos(self) -> dict[str, SessionInfo]:
-        files = self._disk.names() if self._disk else []
-        return {f.name: SessionInfo(f.name, f.n_bytes, f.updated_at, f.updated_at) for f in files}
+    def _folder(self, owner: str) -> SaveDirectory:
+        assert self._disk is not None
+        if not owner:
+            return self._disk
+        if owner not in self._folders:
+            self._folders[owner] = self._disk.subdirectory(owner, suffix=_SUFFIX)
+        return self._folders[owner]
+
+    def _read_infos(self) -> dict[Place, SessionInfo]:
+        if self._disk is None:
+            return {}
+        owners = ["", *(name for name in self._disk.folders() if name.startswith(KEY_FOLDER))]
+        infos = (
+            SessionInfo(file.name, file.n_bytes, file.updated_at, file.updated_at, owner)
+            for owner in owners
+            for file in self._folder(owner).names()
+        )
+        return {info.place: info for info in infos}
 
     def _look(self) -> None:
         """See what other servers have done."""
         if self._is_shared:
             self._infos = self._read_infos()
 
-    def _require(self, name: str) -> None:
+    def _require(self, name: str, owner: str) -> Place:
         self._look()
-        if check_name(name, "id_session") not in self._infos:
-            raise self._unknown(name)
+        place = _place(name, owner)
+        if place not in self._infos:
+            raise self._unknown(name, owner)
+        return place
 
-    def _unknown(self, name: str) -> NotFound:
-        names = [info.name for info in self.list()]
+    def _unknown(self, name: str, owner: str) -> NotFound:
+        names = [info.name for info in self.list(owner)]
         listed = ", ".join([*names[:_N_NAMED], *(["..."] if len(names) > _N_NAMED else [])])
         return NotFound(f"session {render_id(name)!r} does not exist; available sessions: {listed or 'none'}")
+
+
+def _place(name: str, owner: str) -> Place:
+    return owner, check_name(name, "id_session")
 
 
 def _rank(name: str) -> tuple[int, int, str]:

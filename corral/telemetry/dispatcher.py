@@ -9,7 +9,6 @@ from typing import Protocol
 from corral.core.result import Admitted, Begun, Decodes, SlotReport, TaskResult, Tokens
 from corral.core.task import Embed, SlotAction, Task
 from corral.telemetry.counters import TokenCounters
-from corral.telemetry.day import DayHistory
 from corral.telemetry.ledger import Ledger
 from corral.telemetry.load_meter import LoadMeter
 from corral.telemetry.loop_meter import LoopMeter
@@ -29,15 +28,14 @@ class RecordObserver(Protocol):
 class Telemetry:
     """All telemetry of the server, on the event loop. An `EngineObserver` of the link."""
 
-    def __init__(self, ledger: Ledger | None = None, day: DayHistory | None = None) -> None:
-        """`ledger` and `day`: of a server for many models."""
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        """`ledger`: of a server for many models."""
         self.slots = SlotTable()
         self.counters = TokenCounters()
         self.queue = QueueView()
         self.load = LoadMeter()
         self.loop = LoopMeter()
         self.ledger = ledger or Ledger()
-        self.day = day or DayHistory()
         self.observers: list[RecordObserver] = [self.ledger]
         self.followers: dict[int, TaskFollower] = {}  # of tasks that have not ended, by task id
 
@@ -98,7 +96,7 @@ class TaskFollower:
         self.record = record
 
     def on_submit(self, task: Task | Embed) -> None:
-        n_prompt = len(task.evaluated) if isinstance(task, Task) else sum(map(len, task.inputs))
+        n_prompt = len(task.prompt) if isinstance(task, Task) else sum(map(len, task.inputs))
         self._submitted = task
         self.task = self.record.add_task(n_prompt, self._telemetry.arrival_of(task))
         self._telemetry.followers[task.id] = self

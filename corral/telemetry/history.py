@@ -129,14 +129,13 @@ class History:
     def on_end(self, record: RequestRecord, task: TaskRecord) -> None:  # noqa: ARG002
         self.timeline.end(task, task.ended_at)
 
-    def on_request_end(self, scope: Scope, record: RequestRecord) -> bool:
-        """Keep requests that had tasks, and POST requests that a route refused. Returns whether it is one."""
+    def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
+        """Keep requests that had tasks, and POST requests that a route refused."""
         route = scope.get("route")
         is_refused = route is not None and scope["method"] == "POST" and record.status >= 400
         if record.tasks or is_refused:
             self.n_requests += 1
             self.requests.append(Ended(self.n_requests, route.path if route is not None else "", record))
-        return bool(record.tasks or is_refused)
 
     def find(self, number: int) -> Ended | None:
         return next((each for each in self.requests if each.number == number), None)

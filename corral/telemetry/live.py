@@ -30,7 +30,6 @@ class Monitor:
         self._server = server
         self._model_name = model_name
         self._history = History(server)
-        self._day = server.telemetry.day.recorder(model_name)
         self._moments = Moments()
         self._timer: asyncio.TimerHandle | None = None
         self._n_watchers = 0
@@ -44,7 +43,7 @@ class Monitor:
     def start(self) -> None:
         """Start sampling. Call it on the event loop; a second call changes nothing."""
         if self._timer is None and not self._is_closed:
-            self._server.telemetry.observers += [self._history, self._day]
+            self._server.telemetry.observers.append(self._history)
             self._schedule()
 
     def close(self) -> None:
@@ -55,8 +54,7 @@ class Monitor:
         self._sampled.set()
 
     def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
-        if self._history.on_request_end(scope, record):
-            self._day.on_request_end(record)
+        self._history.on_request_end(scope, record)
 
     def detail(self, number: int, reader: Client) -> dict[str, Any]:
         """Return the phases of an ended request, and why it was slow and not cached. Raises NotFound for
@@ -99,9 +97,6 @@ class Monitor:
     def take_sample(self, now: float) -> None:
         """Add a sample to the history, and wake the watchers."""
         spans = self._history.take_sample(now)
-        last = self._history.samples[-1]
-        n_cached = sum(last.cached.values())
-        self._day.on_sample(last.n_prompt, n_cached, last.n_generated, last.n_waiting, last.n_busy)
         self._n_samples += 1
         if self._n_watchers:
             self._change = self._changes(spans)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 _PER_OCTAVE = 6  # quantiles are exact within a few percent
 # From 0.1 ms to half an hour; one more bucket counts longer ones.
@@ -13,15 +13,6 @@ _EDGES = tuple(1e-4 * 2 ** (i / _PER_OCTAVE) for i in range(24 * _PER_OCTAVE))
 _NOTHING = (0,) * (len(_EDGES) + 1)
 
 Quantiles = tuple[float, ...]
-
-
-def bucket_of(seconds: float) -> int:
-    return bisect_right(_EDGES, seconds)
-
-
-def quantiles_of(histogram: Mapping[int, int], *shares: float) -> Quantiles | None:
-    """Return the quantiles of durations that are counted by bucket; None without any."""
-    return _quantiles([histogram.get(i, 0) for i in range(len(_NOTHING))], shares)
 
 
 class Latency:
@@ -34,7 +25,7 @@ class Latency:
         self._recent: collections.deque[Sequence[int]] = collections.deque([_NOTHING] * n_recent, n_recent)
 
     def add(self, seconds: float, n: int = 1) -> None:
-        self._current[bucket_of(seconds)] += n
+        self._current[bisect_right(_EDGES, seconds)] += n
 
     def roll(self) -> None:
         counts: Sequence[int] = _NOTHING

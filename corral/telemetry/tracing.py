@@ -30,7 +30,9 @@ try:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
     from opentelemetry.util.types import AttributeValue
 except ImportError:
-    raise CorralError("--otlp-endpoint requires more packages: pip install 'llama-corral[otel]'") from None
+    raise CorralError(
+        "--otlp-endpoint requires more packages: pip install '.[otel]' in a clone of Corral"
+    ) from None
 
 Attributes = dict[str, AttributeValue]
 

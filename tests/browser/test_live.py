@@ -73,8 +73,12 @@ def test_the_last_words_of_a_growing_answer_are_edited(page, durable):
     page.get_by_role("button", name="Continue from here").click()
     expect(chat.last.locator(".markdown")).to_have_text(re.compile(r"^Once upon a time.{30}", re.DOTALL))
     stop(chat)
-    assert chat.messages.count() == 2  # it is no branch
-    expect(chat.last.get_by_role("group", name="Branches")).to_have_count(0)
+    assert chat.messages.count() == 2
+    branches = chat.last.get_by_role("group", name="Branches")
+    expect(branches).to_contain_text("2 / 2")
+    chat.do("Previous branch")
+    expect(branches).to_contain_text("1 / 2")
+    expect(chat.last.locator(".ending")).to_contain_text("Stopped")  # it is not generated twice
 
 
 def test_a_second_answer_is_forked_from_a_growing_one(page, durable):
@@ -95,6 +99,29 @@ def test_a_second_answer_is_forked_from_a_growing_one(page, durable):
     assert len(first) > len(begun)
     for text in (first, second):
         assert text.startswith(begun)
+
+
+def test_an_edit_ends_only_its_own_answer(page, durable):
+    chat = ChatPage(page, durable.url).open()
+    talk(chat)
+    begun = chat.answer_text()
+    chat.do("Second answer from here")
+    branches = chat.last.get_by_role("group", name="Branches")
+    expect(branches).to_contain_text("2 / 2")
+    chat.do("Edit the last words")
+    page.get_by_label("The message").fill("Once upon a time")
+    page.get_by_role("button", name="Continue from here").click()
+    expect(branches).to_contain_text("3 / 3")
+    expect(chat.last.locator(".markdown")).to_have_text(re.compile(r"^Once upon a time.{30}", re.DOTALL))
+    chat.do("Previous branch")
+    expect(chat.last.locator(".ending")).to_contain_text("Stopped")
+    chat.do("Previous branch")
+    expect(branches).to_contain_text("1 / 3")
+    expect(chat.last.get_by_role("button", name="Pause", exact=True)).to_be_enabled()
+    n_chars = len(chat.answer_text())
+    assert n_chars > len(begun)
+    expect(chat.last.locator(".markdown")).to_have_text(re.compile(rf"^.{{{n_chars + 20},}}", re.DOTALL))
+    stop(chat)
 
 
 def test_an_answer_is_paused_and_resumed(page, durable):

@@ -1,4 +1,4 @@
-"""One request in the monitor, the last 24 hours, keys and usage, in Chromium."""
+"""One request in the monitor, and usage, in Chromium."""
 
 from __future__ import annotations
 
@@ -59,17 +59,8 @@ def test_a_request_opens_with_its_phases_and_reasons(page, server):
     expect(dialog).to_have_count(0)
 
 
-def test_the_last_day_and_the_ledger(page, server):
+def test_the_ledger(page, server):
     open_monitor(page, server)
-    day = page.locator("section.day")
-    expect(day.locator("canvas")).to_have_count(4)
-    expect(day.locator(".plot", has_text="Requests per minute").locator(".unseen")).to_contain_text(
-        re.compile("requests: .* in the last 24 hours")
-    )
-    row = page.locator("section.keys tbody tr")
-    expect(row).to_have_count(1)
-    expect(row.get_by_role("cell").nth(1)).to_have_text(re.compile(r"^[2-9]$"))
-    expect(row.get_by_role("cell").nth(4)).to_have_text(re.compile(r"^[1-9]\d? %$"))
     usage = page.locator("section.usage")
     assert usage.get_by_role("table").count() == 0
     usage.locator("summary").click()
@@ -103,16 +94,15 @@ def test_keys_see_their_own_and_administrators_all(page, problems, models, tmp_p
             ).raise_for_status()
         page.goto(server.url + "/monitor")
         show_key(page, "sk-amy")
-        row = page.locator("section.keys tbody tr")
+        row = page.locator("section.usage tbody tr")
+        page.locator("section.usage summary").click()
         expect(row).to_have_count(1)
         expect(row).to_contain_text("amy")
         page.locator(".requests tbody tr", has_text="ben").get_by_role("button").click()
         expect(page.locator("dialog.detail .error")).to_be_visible()
         page.evaluate("localStorage.setItem('corral.key', 'sk-chief')")
         page.reload()
+        page.locator("section.usage summary").click()
         expect(row).to_have_count(2)
-        page.get_by_label("Key", exact=True).select_option("ben")
-        expect(row).to_have_count(1)
-        expect(row).to_contain_text("ben")
         page.locator(".requests tbody tr", has_text="ben").get_by_role("button").click()
         expect(page.locator("dialog.detail .flame")).to_be_visible()

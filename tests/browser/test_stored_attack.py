@@ -95,6 +95,22 @@ def test_the_page_checks_what_the_server_sends(page, server, script, field):
     assert page.evaluate("globalThis.isHacked") is None
 
 
+def test_numbers_that_are_objects_harm_nothing(page, server, script):
+    """What the server stores unseen: the insides of settings, timings, usage and tokens."""
+    node = element(script)
+    numbers = dict.fromkeys(("prompt_n", "cache_n", "predicted_n", "predicted_per_second", "prompt_ms"), node)
+    tokens = [{"text": node, "probability": node, "others": node}, node]
+    file = {"name": "a", "text": "a", "nPages": node, "nTokens": node}
+    chat = chat_of(timings=numbers, usage=numbers, tokens=tokens, files=[file])
+    chat["settings"] = dict.fromkeys(("temperature", "model", "n_predict", "system"), node)
+    answer = httpx.put(f"{server.url}/chats/{CHAT_ID}", json=chat, timeout=START_S)
+    assert answer.status_code == 200, answer.text
+    open_chat(page, server)
+    expect(page.locator("article.message, .banner.bad").last).to_be_visible()
+    assert page.evaluate("globalThis.isHacked") is None
+    httpx.delete(f"{server.url}/chats/{CHAT_ID}", timeout=START_S)
+
+
 def test_an_object_is_no_element(page, server, script):
     """Even if it is given to the library."""
     page.goto(server.url + "/js/tree.js")
@@ -111,10 +127,12 @@ def test_an_object_is_no_element(page, server, script):
 
 
 @pytest.mark.parametrize("path", ["", "/completion.js"])
-def test_only_scripts_of_the_page_run_in_it(page, server, script, problems, path):
+@pytest.mark.parametrize("opened", ["/", "/monitor"])
+def test_only_scripts_of_the_page_run_in_it(page, server, script, problems, opened, path):
     """Neither what a client has uploaded, nor other scripts of this server."""
     problems.allow(r"Content Security Policy|MIME type|ERR_")
-    ChatPage(page, server.url).open()
+    page.goto(server.url + opened)
+    expect(page.locator("meta[http-equiv=Content-Security-Policy]")).to_have_count(1)
     outcome = page.evaluate(
         """(src) => new Promise((resolve) => {
           const element = document.createElement("script");

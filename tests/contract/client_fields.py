@@ -150,12 +150,11 @@ MESSAGES = Route(
     {
         **_COMMON,
         "MessageCreateParamsNonStreaming": Fields(
-            "max_tokens messages model cache_control diagnostics output_config service_tier stop_sequences "
+            "max_tokens messages model cache_control output_config service_tier stop_sequences "
             "system thinking tool_choice tools stream",
-            named="container inference_geo speed user_profile_id workspace_id",
+            named="container diagnostics inference_geo speed user_profile_id workspace_id",
             kept="metadata",
         ),
-        "DiagnosticsParam": Fields("previous_message_id"),
     },
     {"max_tokens": 2, "messages": [_USER], "tools": [_CUSTOM]},
     _MESSAGES_FOREIGN,
@@ -296,7 +295,7 @@ _RESPONSES_VALUES: dict[str, Any] = {
     "ItemReference": None,
 }
 _RESPONSES_BASE = {"input": "hello", "tools": [_FUNCTION, {"type": "custom", "name": "write"}]}
-_CACHE_OPTIONS = {"PromptCacheOptions": Fields("comparison_response_id", named="prewarm", kept="mode ttl")}
+_CACHE_OPTIONS = {"PromptCacheOptions": Fields(named="comparison_response_id prewarm", kept="mode ttl")}
 RESPONSES = Route(
     "/v1/responses",
     response_create_params.ResponseCreateParamsNonStreaming,

@@ -37,6 +37,7 @@ from corral.core.task import (
     LayoutMedia,
     LoadAdapter,
     SlotAction,
+    Stop,
     Task,
 )
 from corral.engine.generation_engine import GenerationEngine
@@ -155,6 +156,9 @@ class InlineEngine:
 
     def step(self) -> None:
         self._engine.step()
+
+    def stop(self) -> None:
+        self._engine.handle(Stop())
 
     @property
     def has_work(self) -> bool:

@@ -135,3 +135,35 @@ async def test_an_uploaded_file_that_was_removed_is_gone(tmp_path):
     for path in (f"/v1/files/{id}", f"/v1/files/{id}/content"):
         assert (await server.http.get(path)).status_code == 404
     assert (await server.http.get("/v1/files")).json()["data"] == []
+
+
+async def test_a_directory_that_was_removed_is_made_again(tmp_path):
+    """Uploads were a 500 until a restart, and results in files that nobody could find a 200."""
+    path = tmp_path / "deep" / "batches"
+    path.mkdir(parents=True)
+    server = Server(batches_path=str(path))
+    lost = await finish(server, await start(server, line("a")))
+    shutil.rmtree(path.parent)
+    assert (await server.http.get("/v1/files")).json()["data"] == []
+    for gone in (f"/v1/batches/{lost['id']}", f"/v1/files/{lost['output_file_id']}/content"):
+        assert (await server.http.get(gone)).status_code == 404, gone
+    batch = await finish(server, await start(server, line("b")))
+    assert batch["request_counts"]["completed"] == 1
+    assert server.state.batches is not None
+    await server.state.batches.close()
+    again = Server(batches_path=str(path))
+    results = await again.http.get(f"/v1/files/{batch['output_file_id']}/content")
+    assert json.loads(results.text)["custom_id"] == "b"
+
+
+async def test_a_directory_that_cannot_be_made_again_is_an_error_without_its_path(tmp_path):
+    path = tmp_path / "batches"
+    path.mkdir()
+    server = Server(batches_path=str(path))
+    path.rename(tmp_path / "away")
+    shutil.rmtree(tmp_path / "away")
+    path.write_text("in the way")
+    answer = await server.http.get("/v1/files")
+    assert answer.status_code == 500
+    assert "--batches" in answer.text
+    assert str(tmp_path) not in answer.text

@@ -344,6 +344,8 @@ async def test_what_is_wrong_is_named(server):
     for fields, name in (
         ({"title": 5}, "title"),
         ({"leaf": 5}, "leaf"),
+        ({"toolsOn": {}}, "toolsOn"),
+        ({"toolsOn": [{"__b": 1}]}, "toolsOn"),
         ({"messages": {"1": 5}}, "messages"),
     ):
         assert (await save(server, status=400, **fields))["param"] == name

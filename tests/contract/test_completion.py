@@ -418,3 +418,27 @@ async def test_bytes_that_complete_nothing_end_soon():
     server.scripted.vocab = ByteVocab()
     server.say("\xf0" * 20)
     assert (await server.complete(prompt="x", n_predict=2))["tokens_predicted"] <= 5
+
+
+PIECES = (b"a", b" \xf0\x9f\x98", b"\x80", b" \xe2", b"\x82\xac! \xe2\x82", b"\xac")
+
+
+class PieceVocab(CharVocab):
+    """Tokens are texts and parts of characters at the same time, as of any model that merges bytes."""
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        return PIECES[token - 1] if token != EOG else super().piece(token, special)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("options", [{}, {"stop": ["zz"]}, {"n_probs": 1}, {"t_max_predict_ms": 100_000}])
+async def test_text_before_the_part_of_a_character_is_kept(options, is_stream):
+    server = ScriptedServer()
+    server.scripted.vocab = PieceVocab()
+    server.say("".join(map(chr, range(len(PIECES)))))
+    body = {"prompt": "x", "n_predict": len(PIECES), "stream": is_stream, **options}
+    answer = await server.http.post("/completion", json=body)
+    parts = events_of(answer.text) if is_stream else [answer.json()]
+    assert "".join(part["content"] for part in parts) == "a 😀 €! €"
+    if is_stream:
+        assert [token for part in parts for token in part["tokens"]] == [1, 2, 3, 4, 5, 6]

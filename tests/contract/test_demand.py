@@ -41,6 +41,10 @@ SAME: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "lark": ({"guided_grammar": LARK, "structured_outputs": {"grammar": LARK}}, [{"ebnf": LARK}]),
     "regex": ({"regex": "a/b"}, [{"guided_regex": "a/b"}, {"structured_outputs": {"regex": "a/b"}}]),
     "choice": ({"guided_choice": ["a", 'b"']}, [{"structured_outputs": {"choice": ["a", 'b"']}}]),
+    "format": (
+        {"guided_json": SCHEMA},
+        [{"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}],
+    ),
 }
 
 
@@ -93,6 +97,11 @@ async def test_their_fields_are_enforced_as_ours(server, path, ours, theirs):
         ({"guided_grammar": "a", "structured_outputs": {"grammar": "b"}}, "structured_outputs.grammar"),
         ({"grammar": GBNF, "regex": "a"}, "grammar"),
         ({"regex": "a", "json_schema": SCHEMA}, "regex"),
+        ({"regex": "a", "response_format": {"type": "json_object"}}, "regex"),
+        ({"response_format": {"type": "structural_tag"}}, "response_format"),
+        ({"extra_body": {"guided_json": SCHEMA}}, "extra_body.guided_json"),
+        ({"extra_body": {"grammar": GBNF}}, "extra_body.grammar"),
+        ({"extra_body": {"structured_outputs": {"json": SCHEMA}}}, "extra_body.structured_outputs"),
     ],
 )
 async def test_what_cannot_be_enforced_is_refused(server, path, stream, fields, param):
@@ -113,3 +122,34 @@ async def test_what_only_chats_have_is_not_combined_either(fields, param):
     assert (await post(server, CHAT, 400, json=body_of(CHAT, **fields)))["param"] == param
     same = {"response_format": {"type": "json_object", "schema": SCHEMA}, "guided_json": SCHEMA}
     await post(server, CHAT, json=body_of(CHAT, **same))
+
+
+FORMAT = {"type": "json_schema", "schema": SCHEMA}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/responses", {"text": {"format": {"name": "a", **FORMAT}}}, "text.format"),
+        ("/v1/messages", {"output_format": FORMAT}, "output_format"),
+        ("/v1/messages", {"output_config": {"format": FORMAT}}, "output_config.format"),
+    ],
+)
+async def test_a_format_of_chats_is_enforced_in_other_dialects_but_not_beside_their_own(
+    server, path, body, field
+):
+    talk = {"input": "hello"} if path == "/v1/responses" else body_of(CHAT)
+    wanted = {"response_format": {"type": "json_object", "schema": SCHEMA}}
+    for fields in (body, wanted):
+        assert "warnings" not in await post(server, path, json={**talk, **fields})
+    own, chat = [task.params.constraint for task in tasks(server)]
+    assert own.text == chat.text
+    both = await server.http.post(path, json={**talk, **body, **wanted})
+    assert both.status_code == 400
+    message = f"Field 'response_format': cannot be combined with '{field}'"
+    assert both.json()["error"]["message"] == message
+
+
+async def test_other_fields_of_extra_body_are_unknown(server):
+    answer = await post(server, TEXT, json=body_of(TEXT, extra_body={"google": {}}))
+    assert answer["warnings"] == ["Field 'extra_body' is unknown and was ignored"]

@@ -13,12 +13,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import orjson
 import pytest
 
 from corral.api import durable, stream_session
 from corral.api.durable_runner import start_durable
 from corral.core.task import Task
-from corral.storage.journal_record import read_history
+from corral.storage.journal_record import encode_opening, read_history
 from corral.telemetry.middleware import RecordMiddleware
 from tests.contract.inline import Server
 from tests.tools.wait import wait_until_async
@@ -198,6 +200,20 @@ async def test_what_an_earlier_server_admitted_continues_at_the_limit_and_counts
         assert (await server.http.post("/completion", json=BODY, headers=key)).status_code == 429
         assert len(server.engine.submitted) == n
         await server.state.telemetry.ledger.close()
+
+
+async def test_a_request_of_a_former_version_continues(server, tmp_path):
+    kept, whole = await copy_midway(server, tmp_path, "/completion", BODY)
+    (path,) = kept.glob("*/*.journal")
+    history = read_history(data := path.read_bytes())
+    assert history is not None
+    body = orjson.dumps({**BODY, "receipt": True})
+    opening = msgspec.structs.replace(history.opening, body=body)
+    path.write_bytes(encode_opening(opening) + data[len(encode_opening(history.opening)) :])
+    async with continued(kept) as other:
+        again = await other.http.get("/v1/stream", params={"conv_id": ids(whole)[0].rpartition(".")[0]})
+        assert timeless(again.content) == timeless(whole)
+        assert other.engine.submitted
 
 
 async def test_choices_that_have_ended_are_not_evaluated_again(server, tmp_path):

@@ -61,11 +61,11 @@ ONLY_RENDER = (
     *("/v1/responses/input_tokens", "/responses/input_tokens"),
 )
 SWEPT = [path for path in PLAIN if path not in ALIASES]
-# Not swept, since they need options or forms instead of JSON; test_batches, test_streams, test_receipts,
+# Not swept, since they need options or forms instead of JSON; test_batches, test_streams,
 # test_many_models, test_model_downloads and test_transcription have some invalid requests for them,
 # schemathesis more.
 OWN_TESTS = {
-    *("/v1/files", "/v1/batches", "/v1/messages/batches", "/v1/streams/lookup", "/v1/receipts/replay"),
+    *("/v1/files", "/v1/batches", "/v1/messages/batches", "/v1/streams/lookup"),
     *("/v1/audio/transcriptions", "/audio/transcriptions"),
     *("/models", "/models/load", "/models/unload", "/tools", "/engines/update"),
 }
@@ -103,7 +103,6 @@ BOUNDED: dict[str, Any] = {
     "reasoning": "two of its fields count",
     "conversation": "its id counts",
     "suffix": CONTEXT,
-    "receipt": "its signature is checked in a thread, before anything else is read",
     "format": "schemas have limits in bytes, depth and rules",
     "guided_json": "schemas have limits in bytes, depth and rules",
     "output_config": "schemas have limits in bytes, depth and rules",
@@ -117,8 +116,7 @@ BOUNDED: dict[str, Any] = {
     "response_format": "schemas have limits in bytes, depth and rules",
     "tool_choice": "compared with names, and nothing else",
     "stream_options": "one flag counts",
-    "prompt_cache_options": "an id counts, which has a limit",
-    "diagnostics": "an id counts, which has a limit",
+    "prompt_cache_options": "nothing is done with it",
     "lora": "an item's number and scale count",
     "output_expires_after": "two of its fields count",
     "file": "as long as media may be",

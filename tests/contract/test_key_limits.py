@@ -7,7 +7,7 @@ import io
 import json
 import re
 import wave
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,6 @@ def make_server(folder: Path, **options: Any) -> Server:
         "props": True,
         "batches_path": str(folder / "batches"),
         "slot_save_path": str(folder),
-        "receipt_key": str(folder / "receipt"),
         **options,
     }
     server = Server(backend, **given)
@@ -110,10 +109,6 @@ async def occupied(server: Server, key: str = "busy", **body: Any) -> AsyncItera
     await asyncio.gather(first, return_exceptions=True)
 
 
-async def receipt(server: Server) -> dict[str, Any]:
-    return {"receipt": (await ask(server, "root", receipt=True)).json()["receipt"]}
-
-
 def sound() -> bytes:
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
@@ -122,8 +117,6 @@ def sound() -> bytes:
     return file.getvalue()
 
 
-# What a case of a route needs besides a body of `PLAIN`.
-BODIES: dict[str, Callable[[Server], Awaitable[dict[str, Any]]]] = {"replayReceipt": receipt}
 RANKING = ("rerankDocuments", "classifyTexts")
 
 
@@ -132,7 +125,7 @@ async def generate(server: Server, key: str, id: str) -> httpx.Response:
     if id == "createTranscription":
         form: dict[str, Any] = {"data": {"max_tokens": "2"}, "files": {"file": sound()}}
         return await server.http.request(method, path, headers=as_key(key), **form)
-    body = await BODIES[id](server) if id in BODIES else PLAIN[path]
+    body = PLAIN[path]
     return await server.http.request(method, path, json=body, headers=as_key(key))
 
 
@@ -144,9 +137,6 @@ async def test_every_generating_route(tmp_path, monkeypatch, id, is_early):
     assert (await generate(server, "root", id)).status_code == 200
     assert len(server.engine.submitted) > n, "the case is one that the engine gets"
     await exhaust(server)
-    if id in BODIES:
-        body = await BODIES[id](server)
-        monkeypatch.setitem(BODIES, id, lambda _: asyncio.sleep(0, body))
     if not is_early:
         monkeypatch.setattr(KeyLimits, "check", lambda *_: None)
     n = len(server.engine.submitted)
@@ -178,8 +168,8 @@ async def test_every_route_and_every_action(server, monkeypatch):
                 response = await server.http.request(method, url, json=body, headers=as_key("full"))
                 seen += 1
                 assert len(server.engine.submitted) == n, (method, url, response.status_code)
-    for action in (*control._VERBS, "fork", "edit"):
-        await ask(server, "full", "/v1/chat/completions/control", id="x", action=action, keep=0)
+    for action in control._VERBS:
+        await ask(server, "full", "/v1/chat/completions/control", id="x", action=action)
         assert len(server.engine.submitted) == n, action
     assert seen > 120
 
@@ -244,20 +234,6 @@ async def test_responses_in_the_background_keep_their_place(server):
     server.engine.is_paused = False
     await wait_until_async(lambda: not server.engine.n_tasks)
     assert (await ask(server, "busy", "/v1/responses", **body)).status_code == 200
-
-
-async def test_forks_take_a_place(server):
-    body = {**BODY, "messages": HELLO, "stream": True}
-    headers = {**as_key("busy"), "x-request-id": "r1"}
-    server.engine.is_paused = True
-    first = asyncio.create_task(server.http.post("/v1/chat/completions", json=body, headers=headers))
-    await wait_until_async(lambda: server.engine.n_tasks and server.state.live._live)
-    fork = {"id": "r1", "action": "fork"}
-    response = await server.http.post("/v1/chat/completions/control", json=fork, headers=headers)
-    assert response.status_code == 429, response.text
-    assert len(server.engine.submitted) == 1
-    server.engine.is_paused = False
-    assert (await first).status_code == 200
 
 
 async def test_a_task_that_fails_gives_its_place_back(server, monkeypatch):

@@ -336,7 +336,7 @@ async def test_pdf_files_are_texts(server):
 async def test_without_a_reader_pdf_files_are_refused(server, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     error = await refuse(server, messages=[{"role": "user", "content": [pdf_block(b"x")]}])
-    assert "llama-corral[pdf]" in error["message"]
+    assert "pip install '.[pdf]'" in error["message"]
 
 
 async def test_images(server):

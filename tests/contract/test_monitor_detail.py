@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import time
 
 import pytest
 
@@ -117,51 +116,3 @@ async def test_requests_without_a_slot_have_details_too():
     assert codes(refused["why_slow"]) == {"no_work"}
     assert refused["tasks"] == []
     assert "embedding" in codes(embedding["why_not_cached"])
-
-
-# --- the last 24 hours
-
-
-async def test_a_day_by_minute_and_key(tmp_path):
-    keys = tmp_path / "keys"
-    keys.write_text("alice:sk-a\nbob:sk-b\nroot,admin:sk-r\n")
-    server = watched(api_key_file=str(keys), monitor_history=str(tmp_path / "day"))
-    alice, bob, root = ({"authorization": f"Bearer sk-{key}"} for key in "abr")
-    for headers in (alice, alice, bob):
-        body = {"prompt": PROMPT, "n_predict": 3, "ignore_eos": True}
-        assert (await server.http.post("/completion", json=body, headers=headers)).status_code == 200
-    server.app.state.monitor.take_sample(time.perf_counter())
-    assert (await server.http.get("/monitor/day")).status_code == 401
-
-    async def day(headers: dict, **query: str) -> dict:
-        response = await server.http.get("/monitor/day", headers=headers, params=query)
-        assert response.status_code == 200, response.text
-        return response.json()
-
-    seen = await day(alice)
-    assert (seen["is_kept"], seen["is_admin"], seen["models"]) == (True, False, ["fake.gguf"])
-    assert sum(minute["n_requests"] for minute in seen["minutes"]) == 3
-    assert sum(minute["n_generated"] for minute in seen["minutes"]) == 9
-    (row,) = seen["keys"]
-    assert (row["key"], row["n_requests"], row["n_generated"]) == ("alice", 2, 6)
-    assert 0 < row["n_cached"] < row["n_prompt"] == 2 * len(PROMPT)
-    assert row["ttft_ms"]["p50"] <= row["ttft_ms"]["p95"]
-    assert [each["key"] for each in (await day(root, model="fake.gguf"))["keys"]] == ["alice", "bob"]
-    assert (await server.http.get("/monitor/day?model=x", headers=root)).status_code == 404
-    await server.state.telemetry.day.close()
-    assert (tmp_path / "day").exists()
-
-
-async def test_a_day_without_anything():
-    server = watched()
-    assert (await server.http.get("/monitor/day")).json() | {"now": 0} == {
-        **{
-            "now": 0,
-            "is_kept": False,
-            "is_admin": False,
-            "models": [],
-            "model": "",
-            "minutes": [],
-            "keys": [],
-        }
-    }

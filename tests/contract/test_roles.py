@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from pathlib import Path
@@ -10,13 +11,16 @@ from typing import Any
 import httpx
 import pytest
 
+from corral.api.batch.call import call
 from corral.api.operation import GROUPS, permission_for
 from corral.api.router import ApiRoute
+from corral.core.client import ANONYMOUS
 from corral.core.errors import CorralError
 from corral.core.key_role import KeyRole, Permission, roles_with
 from corral.core.settings import ServerSettings
 from corral.server.access import Keys
 from corral.server.vertex import add_vertex
+from corral.telemetry.middleware import RecordMiddleware
 from tests.contract.field_cases import PLAIN
 from tests.contract.inline import Server
 
@@ -58,7 +62,36 @@ async def test_every_route(tmp_path, role):
     assert (n_refused > 5) == (role is not KeyRole.ADMIN)
 
 
-async def test_other_spellings_of_a_path_are_the_same_route(tmp_path):
+SPELLINGS = [
+    *("{}/", "/{}", "{}//", "{}/.", "/./{}", "/x/..{}", "{}?", "{}#x", "{};x", "{}%00", "{}%20", "{}.json"),
+    *("/health/..{}", "/health%2f..{}", "/v1{}", "/v1/v1{}", "{}?x=/health"),
+]
+
+
+def spelled(path: str) -> list[str]:
+    """A path in ways that some server, proxy or client takes for the same."""
+    encoded = "/" + "".join(f"%{ord(letter):02x}" for letter in path[1:])
+    others = (path.upper(), path.title(), path.replace("/", "//"), path.replace("/", "\\"), encoded)
+    return [*(each.format(path) for each in SPELLINGS), *others, path.replace("/", "%2f"), encoded.upper()]
+
+
+@pytest.mark.parametrize("role", [KeyRole.READ_ONLY, KeyRole.INFERENCE_ONLY])
+async def test_no_spelling_of_a_path_leads_around_a_role(tmp_path, role):
+    server = roles_server(tmp_path, ui=False)
+    n_tried = 0
+    for operation in (each for group in GROUPS for each in group.operations):
+        if role.may(operation.permission):
+            continue
+        for path in spelled(re.sub(r"\{.*?\}", "0", operation.path)):
+            body = PLAIN.get(operation.path, {})
+            response = await ask(server, role, f"http://corral{path}", operation.method, **body)
+            n_tried += 1
+            assert response.status_code in (403, 404, 405), (operation.method, path)
+    assert not server.engine.submitted
+    assert n_tried > 300
+
+
+async def test_other_methods_of_a_path_need_the_same_role(tmp_path):
     server = roles_server(tmp_path)
     for path in ("/slots/0", "/models/load", "/metrics"):
         for method in ("POST", "GET", "HEAD", "PUT"):
@@ -91,6 +124,39 @@ async def test_instances_of_vertex_have_the_role_of_their_request(tmp_path):
         assert props.get("error", {}).get("code") == code
         assert tokens["tokens"]
     assert (await ask(server, KeyRole.READ_ONLY, "/predict", instances=instances)).status_code == 403
+
+
+async def test_work_that_an_earlier_time_has_left_has_the_rights_of_now(tmp_path):
+    """Lines of batches and durable requests are stored with their client; its keys may change meanwhile."""
+    server = roles_server(tmp_path)
+    app, keys = RecordMiddleware(server.app, server.app.state.observers), server.app.state.keys
+    client = keys.find([b"key-admin"])
+    assert client is not None
+
+    async def status_of(lines: str, **body: Any) -> int:
+        (tmp_path / "keys").write_text(lines)
+        keys.reload()
+        text = json.dumps({"prompt": "a", "n_predict": 1, **body}).encode()
+        return (await call(app, "/completion", text, client, "id")).status
+
+    system = {"system_prompt": "you are kind"}
+    for line, status, status_of_changes in (
+        ("admin,admin:key-admin", 200, 200),
+        ("admin,user:key-admin", 200, 403),
+        ("admin,read-only:key-admin", 403, 403),
+        ("", 200, 403),  # the key is gone
+        ("admin,user,tpd=1:key-admin", 429, 403),
+    ):
+        lines = f"other,admin:key-other\n{line}"
+        assert await status_of(lines, **system) == status_of_changes, line
+        assert await status_of(lines) == status, line
+
+
+def test_work_of_a_time_without_keys_changes_nothing_and_shares_nothing(tmp_path):
+    (tmp_path / "keys").write_text(LINES)
+    client = Keys(ServerSettings(api_key_file=str(tmp_path / "keys"))).renew(ANONYMOUS)
+    assert client.role is KeyRole.USER
+    assert client.tenant, "a state without one is for all"
 
 
 def found(keys: Keys, key: str) -> KeyRole:

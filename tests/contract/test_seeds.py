@@ -69,8 +69,9 @@ async def server():
 
 
 async def test_slots(server):
-    # A slot that has served no request has no `params` and no `next_token` today.
-    for slot in [slot for slot in (await server.http.get("/slots")).json() if slot["id_task"] >= 0]:
+    slots = (await server.http.get("/slots")).json()
+    assert {slot["id_task"] for slot in slots} == {0, -1}, "also one that has served no request"
+    for slot in slots:
         for fields in SLOT.values():
             assert fields - set(slot) == set()
         for fields in NEXT_TOKEN.values():

@@ -201,7 +201,9 @@ async def test_slots_show_what_is_going_on():
     assert token["n_remain"] == 50 - token["n_decoded"]
     assert second["is_processing"] is False
     assert second["id_task"] == -1
-    assert not {"params", "next_token"} & set(second), "it has served no request"
+    token = second["next_token"]
+    assert (token["has_next_token"], token["n_remain"], token["n_decoded"]) == (False, -1, 0)
+    assert second["params"]["n_predict"] == -1, "it has served no request: the defaults"
     assert (await server.http.get("/health?include_slots")).json()["slots"][0]["id_task"] == 0
     server.engine.is_paused = False
     await request

@@ -78,6 +78,12 @@ class LlamaHarness:
             self.projector.close()
         self.backend.close()
 
+    def warm_up(self) -> None:
+        """What an engine does before its first request, and in its first pause."""
+        self.engine.warm_up()
+        if not self.engine.is_calibrated:
+            self.engine.calibrate(lambda: False)
+
     def prompt(self, n: int, seed: int = 0) -> list[int]:
         """`n` tokens of some text."""
         words = random.Random(seed).choices(_WORDS, k=2 * n)

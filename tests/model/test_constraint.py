@@ -6,7 +6,9 @@ import json
 import re
 
 import msgspec
+import numpy as np
 import pytest
+from gguf import TokenType
 
 from corral.api.constraint import grammar_or_schema
 from corral.chat.chat_format import Chat, ChatFormat
@@ -20,6 +22,7 @@ from corral.llama.model import Model
 from tests.model.llama_harness import GREEDY, SEEDED, LlamaHarness, alone, task
 from tests.tools.failure import status_of
 from tests.tools.family import load
+from tests.tools.tiny_models import write_file
 
 HOT = SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
 PERSON = {
@@ -232,6 +235,14 @@ def test_schemas_that_nothing_follows_are_refused(compiler, value, word):
     assert caught.value.details["param"] == "json_schema"
 
 
+@pytest.mark.parametrize("kind", ["gbnf", "lark"])
+@pytest.mark.parametrize("field", ["grammar", "guided_grammar", "structured_outputs.grammar"])
+def test_an_invalid_grammar_is_refused_by_the_name_of_its_field(compiler, kind, field):
+    with pytest.raises(CorralError, match=r"^Failed to parse grammar: ") as caught:
+        compiler.compile(Constraint(kind=kind, text="root ::= (", field=field))
+    assert (caught.value.status, caught.value.details) == (400, {"param": field})
+
+
 def accepts(compiler: Compiler, grammar: str, text: str) -> bool:
     matcher = compiler.compile(Constraint(kind="lark", text=grammar, field="f"))
     for token in compiler._vocab.tokenize(text, False, False):
@@ -306,3 +317,36 @@ def test_text_of_a_grammar_without_a_choice_is_forced_unless_rules_recur(model, 
         for i in range(4):
             assert re.fullmatch(pattern, bench.text(i)) or bench.done(i).truncated_grammar
             assert (bench.done(i).timings.forced_n > 0) is is_forced
+
+
+def write_words_and_bytes(path) -> None:
+    """A vocabulary without a token for a space: libllama tokenizes one as the three bytes of U+2581."""
+    words = [f"▁w{i}" for i in range(40)]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
+
+    def fill(writer) -> None:
+        writer.add_vocab_size(len(tokens))
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(tokens)
+        writer.add_token_scores([0.0] * 259 + [-1.0 - i for i in range(len(words))])
+        kinds = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL, *([TokenType.BYTE] * 256)]
+        writer.add_token_types(kinds + [TokenType.NORMAL] * len(words))
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+
+    write_file(path, "llama", fill)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_the_mask_allows_is_accepted_whatever_the_vocabulary(tmp_path, seed):
+    write_words_and_bytes(tmp_path / "words.gguf")
+    model = Model.open(str(tmp_path / "words.gguf"), vocab_only=True)
+    matcher = Compiler(model.vocab).compile(schema(PERSON))
+    random = np.random.default_rng(seed)
+    text = b""
+    while not matcher.is_finished:
+        token = (matcher.forced() or [int(random.choice(np.flatnonzero(matcher.allowed())))])[0]
+        matcher.accept(token)
+        text += model.vocab.piece(token)
+    assert list(json.loads(text)) == ["name", "age", "tags"]
+    model.close()

@@ -31,7 +31,7 @@ def always(monkeypatch):
 
 def run(bench: LlamaHarness) -> list[tuple[list[int], str]]:
     """Three streams beside each other, and the next turn of each, in every way to sample."""
-    bench.engine.warm_up()
+    bench.warm_up()
     told, eager = [], SpeculativeParams(n_max=16, p_min=0.0)
     for i, (name, sampling) in enumerate(SAMPLING.items()):
         grammar = grammar_or_schema(WORDS if name == "grammar" else "", None, "spaced")

@@ -91,7 +91,7 @@ class DraftHarness(LlamaHarness):
 
     def __init__(self, model: Path, n_parallel: int = 1, most: int = MAX_AHEAD, **options) -> None:
         super().__init__(model, n_parallel, **options)
-        self.engine.warm_up()
+        self.warm_up()
         self.decodes.clear()
         speculation = self.engine._speculation
         if options.get("draft_exact", True):
@@ -326,7 +326,7 @@ def test_a_prompt_that_repeats_itself(model):
 def test_what_the_probe_finds_is_true_far_into_a_text(model):
     n_before = 300
     with LlamaHarness(model) as bench:
-        bench.engine.warm_up()
+        bench.warm_up()
         backend, n_ahead = bench.backend, bench.engine._speculation.n_exact
         assert n_ahead > 1, "nothing is drafted on this machine"
         tokens = np.array(bench.prompt(n_before + n_ahead), np.int32)
@@ -350,7 +350,7 @@ def test_what_the_probe_finds_is_true_far_into_a_text(model):
 def test_what_the_probe_finds_is_true_for_a_whole_text(model):
     """One sequence grows token by token, the other as it would if all drafts were right."""
     with LlamaHarness(model, n_parallel=2) as bench:
-        bench.engine.warm_up()
+        bench.warm_up()
         backend, n = bench.backend, bench.engine._speculation.n_exact
         n_tokens = 110 if model.stem.startswith("SmolLM") else 400
         tokens = np.array(bench.prompt(n_tokens), np.int32)

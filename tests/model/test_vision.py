@@ -217,7 +217,7 @@ def test_drafts_change_nothing_and_have_no_media(vision, pair, case, monkeypatch
     answers = []
     for lookup in (False, True):
         with open_pair(vision, pair, lookup=lookup) as bench:
-            bench.engine.warm_up()
+            bench.warm_up()
             n_ahead = bench.engine._speculation.n_exact
             bench.decodes.clear()
             bench.run(pictured(bench, 1, text, [noise(1)], sampling, **params))
@@ -232,7 +232,7 @@ def test_drafts_change_nothing_and_have_no_media(vision, pair, case, monkeypatch
 
 def test_a_draft_model_sees_no_pictures(vision):
     with open_pair(vision, "llava", model_draft=str(vision / "llama-bpe.gguf"), lookup=False) as bench:
-        bench.engine.warm_up()
+        bench.warm_up()
         bench.run(pictured(bench, 1, TEXT, [noise(1)]))
         assert bench.answer(1) == cold(vision, "llava", TEXT, [noise(1)])
         assert bench.done(1).timings.draft_n == 0

@@ -117,22 +117,3 @@ def test_the_same_answer_as_from_a_chat(client, corral):
     chat = httpx.post(f"{corral.url}/v1/chat/completions", json=body, timeout=None).json()
     answer = client.messages.create(**OPTIONS)
     assert answer.content[0].text == chat["choices"][0]["message"]["content"]
-
-
-def test_what_kept_a_prompt_from_being_reused(client):
-    long = [{"role": "user", "content": "Name three colours, and why you like them. " * 4}]
-    options: dict[str, Any] = {"model": "any", "max_tokens": 4}
-    first = client.messages.create(
-        **options, messages=long, system="Be kind.", diagnostics={"previous_message_id": None}
-    )
-    assert first.diagnostics is None
-    previous = {"previous_message_id": first.id}
-    same = client.messages.create(**options, messages=long, system="Be kind.", diagnostics=previous)
-    assert same.diagnostics is None
-    other = client.messages.create(**options, messages=long, system="Zebras rule.", diagnostics=previous)
-    assert other.diagnostics.cache_miss_reason.type == "system_changed"
-    assert other.diagnostics.cache_miss_reason.cache_missed_input_tokens > 20
-    with client.messages.stream(
-        **options, messages=long, system="Yaks rule.", diagnostics=previous
-    ) as stream:
-        assert stream.get_final_message().diagnostics.cache_miss_reason.type == "system_changed"

@@ -52,11 +52,9 @@ def generates(models, modifiers, vision, tmp_path_factory):
     (path / "mcp.json").write_text(json.dumps(tools))
     server_tools = ("--mcp-servers-config", path / "mcp.json")
     places = ("--lora-dir", adapters, "--slot-save-path", saves, "--chats", chats, "--batches", batches)
-    signed = ("--receipt-key", path / "key")
     with CorralProcess(
         *files,
         *places,
-        *signed,
         *server_tools,
         "--slots",
         "--props",

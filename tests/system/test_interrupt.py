@@ -12,7 +12,6 @@ import termios
 
 import pytest
 
-from corral.tuning.divergence import sample_text
 from tests.system.process import START_S
 
 HIDE, SHOW = b"\x1b[?25l", b"\x1b[?25h"
@@ -59,17 +58,14 @@ class Terminal:
         return b""
 
 
-@pytest.mark.parametrize("command", ["serve", "re-encode", "tune", "compare", "download"])
+@pytest.mark.parametrize("command", ["serve", "re-encode", "tune", "download"])
 def test_the_cursor_is_back(command, tmp_path, half_url, tiny):
-    """With work that is not done before the key is pressed: the default model, all that is timed, a long
-    text, half a file."""
-    text = tmp_path / "text.txt"
-    text.write_text(sample_text() * 100, encoding="utf-8")
+    """With work that is not done before the key is pressed: the default model, all that is timed, half
+    a file."""
     cases: dict[str, tuple[list[object], bytes, int]] = {
         "serve": (["-c", 2048, "--port", 0], b"warming up", 0),
         "re-encode": (["-c", 2048, "--port", 0, "--transcode", "Q8_0"], b"re-encoding the weights", 0),
         "tune": (["tune", "-m", tiny], b"timing", INTERRUPTED),
-        "compare": (["compare", tiny, tiny, "--text", text], b"comparing", INTERRUPTED),
         "download": (["--port", 0, "--model-url", half_url], b"downloading", 0),
     }
     words, shown, code = cases[command]

@@ -35,11 +35,8 @@ def shelf(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def shared(shelf, tmp_path_factory):
-    key = tmp_path_factory.mktemp("receipts") / "key"
-    with CorralProcess(
-        "--models-dir", shelf, *FOR_TWO, "--metrics", "--slots", "--receipt-key", key
-    ) as server:
+def shared(shelf):
+    with CorralProcess("--models-dir", shelf, *FOR_TWO, "--metrics", "--slots") as server:
         yield server
 
 
@@ -130,7 +127,9 @@ def test_requests_that_name_no_model_or_an_unknown_one(many):
     no_load = many.post("/completion?autoload=false", model="llama-bpe", **HELLO)
     assert (no_load.status_code, message(no_load)) == (400, "model is not loaded")
     assert many.engines == []
-    assert many.post("/api/chat", model="nope", messages=[]).json()["error"]
+    for path in ("chat", "generate", "show", "pull", "embed", "embeddings"):
+        unknown = many.post(f"/api/{path}", model="nope", messages=[], prompt="a", input="a")
+        assert (unknown.status_code, unknown.json()) == (404, {"error": "model 'nope' not found"}), path
 
 
 def test_every_api_names_its_model(many):
@@ -158,13 +157,6 @@ def test_every_api_names_its_model(many):
         f"{many.url}/v1/models", headers={"anthropic-version": "2023-06-01"}, timeout=START_S
     )
     assert [row["id"] for row in versioned.json()["data"]] == sorted(statuses(many))
-
-
-def test_a_receipt_names_its_model(many, tmp_path):
-    answers = [many.complete(**HELLO, model=name, receipt=True) for name in ("llama-bpe", "llama-spm")]
-    (tmp_path / "answers.json").write_text(json.dumps(answers))
-    done = run_corral("replay", tmp_path / "answers.json", "--url", many.url)
-    assert (done.stdout, done.returncode) == ("identical: 8 tokens\n" * 2, 0), done
 
 
 def predicted(text: str) -> dict[str, float]:
@@ -361,7 +353,61 @@ allowed-keys = ["alice"]
         assert [row["id"] for row in server.get("/models").json()["data"]] == ["open"]
         assert "path" not in server.get("/models").json()["data"][0]
         wait_until(lambda: statuses(server) == {"open": "sleeping"})
+        assert httpx.options(f"{server.url}/slots/0?model=open", timeout=START_S).status_code >= 400
+        assert statuses(server) == {"open": "sleeping"}, "nothing without a key wakes a model"
         assert ask("sk-b", "open").status_code == 200
+
+
+def test_roles_of_keys_hold_for_models(shelf, tmp_path):
+    keys, config = tmp_path / "keys", tmp_path / "corral.toml"
+    roles = {"chief": "admin", "alice": "user", "app": "inference-only", "grafana": "read-only"}
+    keys.write_text("".join(f"{name},{role}:sk-{name}\n" for name, role in roles.items()))
+    config.write_text(
+        f"""ctx-size = 512
+metrics = true
+slots = true
+[models.open]
+model = "{shelf}/llama-bpe.gguf"
+[models.closed]
+model = "{shelf}/llama-bpe.gguf"
+allowed-keys = ["app", "chief"]
+"""
+    )
+    with contextlib.ExitStack() as servers:
+
+        def start(*options: object) -> CorralProcess:
+            return servers.enter_context(CorralProcess("--config", config, "--api-key-file", keys, *options))
+
+        def ask(key: str, path: str, **body: object) -> httpx.Response:
+            method, headers = "POST" if body else "GET", {"x-api-key": f"sk-{key}"}
+            url = server.url + path
+            return httpx.request(method, url, json=body or None, headers=headers, timeout=START_S)
+
+        def states() -> dict[str, str]:
+            return {row["id"]: row["status"]["value"] for row in ask("chief", "/v1/models").json()["data"]}
+
+        server = start()
+        for path in ("/props?model=open", "/v1/slots/0/info?model=open", "/props?model=open&autoload=true"):
+            assert message(ask("grafana", path)) == "model is not loaded", path
+        assert ask("grafana", "/api/pull", model="open").json() == {"error": "model is not loaded"}
+        assert states() == {"open": "unloaded", "closed": "unloaded"}
+        assert ask("app", "/completion", **HELLO, model="closed").status_code == 200
+        for key in ("alice", "grafana"):
+            for path in ("/monitor/events?limit=1", "/slots?", "/metrics?", "/props?"):
+                assert message(ask(key, f"{path}&model=closed")) == "model 'closed' not found", path
+            assert "closed" not in ask(key, "/metrics").text + ask(key, "/monitor/day").text
+        assert ask("app", "/slots?model=closed").status_code == 403
+        for key in ("alice", "app", "grafana"):
+            for path in ("/v1/models?reload=1", "/models?reload=true"):
+                assert "'admin'" in message(ask(key, path))
+        assert ask("chief", "/v1/models?reload=1").status_code == 200
+        server = start("--no-models-autoload")
+        body = {**HELLO, "model": "open"}
+        assert message(ask("alice", "/completion", **body)) == "model is not loaded"
+        refused = ask("alice", "/completion?autoload=true", **body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (403, "autoload")
+        assert states() == {"open": "unloaded", "closed": "unloaded"}
+        assert ask("chief", "/completion?autoload=1", **body).status_code == 200
 
 
 def test_mixed_requests_while_engines_are_killed_lose_nothing_and_stay_within_the_budget(shelf):

@@ -1,4 +1,4 @@
-"""One request of a real server in detail, and a day that survives restarts."""
+"""One request of a real server in detail."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -21,14 +20,9 @@ LETTER = " ".join(f"The witness number {i} said that it rained in the harbour." 
 
 
 @pytest.fixture(scope="module")
-def history(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("monitor") / "day"
-
-
-@pytest.fixture(scope="module")
-def server(tiny, history) -> Iterator[CorralProcess]:
+def server(tiny) -> Iterator[CorralProcess]:
     options = ("-c", 4096, "-np", 2, "-t", 1, "--context-shift", "--slots", "--cache-ram", 0)
-    with CorralProcess("-m", tiny, *options, "--monitor-history", history) as server:
+    with CorralProcess("-m", tiny, *options) as server:
         yield server
 
 
@@ -116,27 +110,6 @@ async def test_an_engine_that_is_lost_is_told(server):
     assert "lost" in [phase["kind"] for phase in found["tasks"][0]["phases"]]
     assert "engine_lost" in codes(found["why_slow"])
     assert "engine_lost" in codes(found["why_not_cached"])
-
-
-def test_the_day_is_there_after_a_restart_and_a_broken_file_is_no_obstacle(server, history, tiny):
-    def requests(of: CorralProcess) -> int:
-        day = of.get("/monitor/day").json()
-        assert day["is_kept"] is True
-        return sum(row["n_requests"] for row in day["keys"])
-
-    n = requests(server)
-    assert n > 0
-    assert server.stop() == 0
-    options = ("-m", tiny, "-c", 512, "--monitor-history", history)
-    with CorralProcess(*options) as again:
-        assert requests(again) == n
-        again.complete(prompt="one more", n_predict=1)
-        assert requests(again) == n + 1
-        again.process.kill()
-    history.write_bytes(history.read_bytes()[:-3])
-    with CorralProcess(*options) as fresh:
-        assert requests(fresh) == 0
-        assert any("--monitor-history" in line for line in fresh.lines)
 
 
 async def test_a_client_that_does_not_read_is_noted():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import psutil
 import pytest
 
@@ -79,6 +81,27 @@ def test_the_server_is_not_ready_without_its_processes(tiny, name):
         assert name in server.get("/ready").json()["error"]["message"]
         assert server.get("/health").status_code == 200
         wait_until(lambda: server.get("/ready").status_code == 200)  # it is replaced without a request
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of others cannot be set here")
+@pytest.mark.parametrize("name", ["tokenizer", "renderer"])
+def test_a_process_that_finds_no_descriptors_at_its_restart_comes_back(tiny, name):
+    """Its watcher ended with the first OSError, and texts waited for ever."""
+    with CorralProcess("-m", tiny, "-c", 512) as server:
+        pid = server.process.pid
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        with httpx.Client(base_url=server.url, timeout=START_S) as client:
+            assert client.get("/ready").status_code == 200  # a connection that needs no further descriptor
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (psutil.Process(pid).num_fds(), hard))
+            getattr(server, name).kill()
+            server.wait_for(f"{name} process cannot be started: Too many open files; restart")
+            refused = client.get("/ready")
+            assert (refused.status_code, name in refused.text) == (503, True)
+            assert client.get("/health").status_code == 200
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        assert chat(server, "hello").status_code in (200, 503)
+        wait_until(lambda: server.get("/ready").status_code == 200)
+        assert chat(server, "hello").status_code == 200
 
 
 def test_the_template_process_ends_with_the_server(tiny):

@@ -49,6 +49,27 @@ class Hold:
 
 sys.meta_path.insert(0, Hold())
 """
+# Writes the names of all modules that a process imports, in order.
+_RECORD = """
+import os, sys
+
+class Record:
+    def find_spec(self, name, path=None, target=None):
+        with open(os.path.join(os.path.dirname(__file__), str(os.getpid())), "a") as file:
+            file.write(name + "\\n")
+
+sys.meta_path.insert(0, Record())
+"""
+AFTER_LISTENING = "corral.server.text_processes"  # what the front imports first then
+_LATER = {"llguidance", "jinja2", "httpx", "huggingface_hub", "rich", "PIL", "soundfile", "pypdf", "ray"}
+_WEB = {"asyncio", "uvicorn", "starlette", "pydantic", "anyio"}
+# What a plain start does without, by process.
+UNUSED = {
+    "front": {*_LATER, "llama_cpp", "referencing", "diskcache", "prometheus_client", "opentelemetry"},
+    "worker": {*_LATER, *_WEB} - {"asyncio"},
+    "tokenizer_worker": {*_LATER, *_WEB, "numpy", "psutil", "corral.engine"},
+    "renderer_worker": {*_LATER, *_WEB, "numpy", "psutil", "llama_cpp", "corral.engine"} - {"jinja2"},
+}
 _STABLE = ("content-type", "content-length", "vary")
 
 
@@ -115,6 +136,21 @@ def test_all_processes_begin_before_the_front_is_imported(tiny, tmp_path):
         modules = [f"corral.link.{name}" for name in ("worker", "tokenizer_worker", "renderer_worker")]
         wait_until(lambda: all(children(server.process.pid, module) for module in modules))
         assert told(server)[0] == 503
+
+
+def test_no_process_imports_what_a_plain_start_does_without(tiny, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(_RECORD)
+    with CorralProcess("-m", tiny, "-c", 512, env={"PYTHONPATH": str(tmp_path)}) as server:
+        pids = {"front": server.process.pid}
+        for name in ("worker", "tokenizer_worker", "renderer_worker"):
+            (process,) = children(server.process.pid, f"corral.link.{name}")
+            pids[name] = process.pid
+    imported = {name: (tmp_path / str(pid)).read_text().split() for name, pid in pids.items()}
+    assert {name: UNUSED[name] & set(imported[name]) for name in UNUSED} == {name: set() for name in UNUSED}
+    assert all("corral.link.frame" in each for each in imported.values()), "it is recorded"
+    before = set(imported["front"][: imported["front"].index(AFTER_LISTENING)])
+    assert not before & {*UNUSED["front"], "numpy", "pydantic", "anyio", "starlette.applications", "psutil"}
+    assert "uvicorn" in before, "the first answer is one of the server itself"
 
 
 def test_an_engine_that_is_there_first_has_to_wait(tiny, tmp_path):

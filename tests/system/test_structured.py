@@ -81,6 +81,17 @@ def test_errors_name_the_place(server, body, words):
         assert word in response.json()["error"]["message"]
 
 
+def test_forced_characters_are_whole_wherever_the_answer_ends(server):
+    text = "日本語😀"
+    for n_predict in range(1, len(text.encode())):
+        body = {"prompt": "x", "guided_choice": [text], "n_predict": n_predict, "return_tokens": True}
+        answer = server.complete(**body)
+        content = server.post("/detokenize", tokens=answer["tokens"]).json()["content"]
+        assert answer["content"] == content
+        assert text.startswith(content)
+        assert answer["tokens_predicted"] >= n_predict
+
+
 def test_grammars_go_with_everything_else(server):
     answer = server.complete(
         prompt="x", grammar='root ::= "yes" | "no"', logit_bias=[["y", False], ["yes", False]]

@@ -431,7 +431,7 @@ def test_missing_packages_are_named(tiny, without, name):
     without(name)
     result = run(tiny, "--otlp-endpoint", "http://127.0.0.1:4318")
     assert result.returncode == 1
-    assert "pip install 'llama-corral[otel]'" in result.stderr
+    assert "pip install '.[otel]'" in result.stderr
     assert_ends_with_one_reason(result.stderr)
 
 

@@ -15,7 +15,7 @@ from corral.core.task import Cancel
 from corral.engine.request import Phase
 from tests.tools.examples import examples
 from tests.tools.failure import status_of
-from tests.unit.engine_harness import PROMPT, EngineHarness, alone, task
+from tests.unit.engine_harness import EngineHarness, alone, task
 from tests.unit.fake import FakeBackend
 
 prompts = st.lists(st.integers(1, 5), min_size=1, max_size=60)
@@ -429,30 +429,3 @@ def test_a_key_costs_no_longer_prefix():
     assert third.id_slot == first.id_slot
     assert third.n_cached == 68
     assert bench.tokens(2) == alone(task(2, long))
-
-
-@pytest.mark.parametrize("n_given", [1, 5, 19, 20])
-def test_an_answer_continues_after_a_given_beginning(n_given):
-    original = task(0, PROMPT, n_predict=20, stop=("never",))
-    expected = alone(original)
-    bench = EngineHarness()
-    bench.run(msgspec.structs.replace(original, given=expected[:n_given]))
-    assert bench.tokens(0) == expected[n_given:]
-    timings = bench.done(0).timings
-    assert (timings.predicted_n, timings.given_n) == (20, n_given)
-
-
-def test_a_given_beginning_is_resumed_too():
-    original = task(0, PROMPT, n_predict=20)
-    expected = alone(original)
-    bench = EngineHarness()
-    bench.run(msgspec.structs.replace(original, given=expected[:4], resume=expected[4:9]))
-    assert bench.tokens(0) == expected[9:]
-
-
-def test_a_given_beginning_that_a_slot_has_is_not_evaluated_again():
-    bench = EngineHarness(FakeBackend(n_seq=1))
-    bench.run(task(0, PROMPT, n_predict=20))
-    given = bench.tokens(0)[:12]
-    bench.run(msgspec.structs.replace(task(1, PROMPT, n_predict=20), given=given))
-    assert bench.of(1, Admitted)[0].n_cached >= len(PROMPT)

@@ -71,6 +71,16 @@ def test_it_does_without(module, unwanted):
     assert (done.stdout.split(), done.stderr) == ([], "")
 
 
+def test_no_schema_is_built_before_a_request_needs_it():
+    code = (
+        "import corral.server.front; from corral.api.schema.parse import RequestModel as model; "
+        "found = model.__subclasses__(); [found.extend(each.__subclasses__()) for each in found]; "
+        "print(len(found) > 20, *(each.__name__ for each in found if each.__pydantic_complete__))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 def test_the_package_of_the_bindings_is_whole_for_others():
     code = (
         "from corral.llama.library import lib; import llama_cpp; "

@@ -13,7 +13,6 @@ from corral.core.errors import TooLarge
 from corral.server.request_name import (
     _scan,
     find_name,
-    find_receipt_model,
     has_flag,
     is_long,
     query_of,
@@ -88,16 +87,3 @@ async def test_a_body_is_bounded_and_may_end_early():
         await read_body(Client(part(bytes(1 << 20), True), part(b"x", True)), 1)
     with pytest.raises(ClientDisconnect):
         await read_body(Client(part(b"a", True), {"type": "http.disconnect"}), 1)
-
-
-@pytest.mark.parametrize(
-    ("body", "name"),
-    [
-        ({"receipt": {"model": "one"}, "model": "two"}, "one"),
-        ({"receipt": {"model": 1}}, None),
-        ({"receipt": []}, None),
-        ([], None),
-    ],
-)
-def test_a_receipt_names_a_model(body, name):
-    assert find_receipt_model(json.dumps(body).encode()) == name

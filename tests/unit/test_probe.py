@@ -75,6 +75,15 @@ def test_a_decode_that_fails_means_no_drafts(fails_at):
     assert probe(backend) == 1
 
 
+@pytest.mark.parametrize("n_decodes", [0, 1, 9, 26, 28])
+def test_it_ends_before_any_decode(n_decodes):
+    backend = RoundingBackend()
+    over = probe_exact(backend, CostModel(), ticking(), is_over=lambda: len(backend.batches) == n_decodes)
+    assert over is None
+    assert len(backend.batches) == n_decodes
+    assert not any(backend.sequences)
+
+
 def test_a_model_that_cannot_cut_goes_back_to_a_partial_state():
     assert probe(FakeBackend(can_cut=False)) == MAX_AHEAD
 

@@ -149,6 +149,33 @@ async def test_an_unknown_name_is_answered_with_the_known_ones():
         store.open("x")
 
 
+@pytest.mark.parametrize("budget", [0, 100], ids=["on-disk", "in-memory"])
+async def test_owners_have_their_own_names(disk, tmp_path, budget):
+    ann, ben = "key-ann-1", "key-ben-2"
+    store = SessionStore(budget, disk)
+    await put(store, "a", b"of all")
+    for owner in (ann, ben):
+        with Blob.create() as blob:
+            blob.write(owner.encode())
+            await store.put("a", blob, owner)
+            await store.put("b", blob, owner)
+    await store.remove("b", ann)
+    await store.copy("b", "a", ben)
+    with pytest.raises(NotFound, match=r"available sessions: a$"):
+        store.open("b", ann)
+    await store.close()
+    for each in (store, SessionStore(budget, spill_directory(SaveDirectory(tmp_path)))):
+        assert [[info.name for info in each.list(owner)] for owner in ("", ann, ben)] == [
+            ["a"],
+            ["a"],
+            ["a", "b"],
+        ]
+        for owner, content in (("", b"of all"), (ann, ann.encode()), (ben, ben.encode())):
+            with each.open("a", owner) as blob:
+                assert bytes_of(blob) == content
+    assert each.n_sessions == 4
+
+
 # --- storing
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import queue
 import threading
 import zlib
 from collections.abc import Iterable, Sequence
@@ -24,12 +25,13 @@ from corral.core.params import MAX_AHEAD, GenerationParams, Guidance, SamplingPa
 from corral.core.result import Done, Failed, Timings, TokenProbs, Tokens
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Stop, Task
-from corral.engine import speculation
+from corral.engine import loop, speculation
 from corral.engine.cost import CostModel, Load
 from corral.engine.ngram_cache import NgramCache, write_cache
 from corral.engine.speculation import Speculation
 from tests.tools.examples import examples
 from tests.tools.keyed import uniform
+from tests.tools.wait import wait_until
 from tests.unit.engine_harness import EngineHarness, grammar, task
 from tests.unit.fake import EOG, N_VOCAB, FakeBackend, FakeSampler
 
@@ -725,10 +727,14 @@ def test_exact_answers_need_a_probe_first():
     assert open_speculation(backend).n_exact == MAX_AHEAD
 
 
-def test_warming_up_finds_out_how_much_may_be_drafted():
+def test_a_pause_finds_out_how_much_may_be_drafted():
     bench = DraftHarness(RepeatingBackend())
     bench.speculation.n_exact = 1
     bench.engine.warm_up()
+    assert len(bench.backend.batches) == 3, "a start waits for no more"
+    assert not bench.engine.is_calibrated
+    bench.engine.calibrate(lambda: False)
+    assert bench.engine.is_calibrated
     assert bench.speculation.n_exact == MAX_AHEAD
     assert bench.backend.sequences == [[]] * 4
     one = task(0, PROMPT, n_predict=100)
@@ -738,10 +744,72 @@ def test_warming_up_finds_out_how_much_may_be_drafted():
     assert told(bench, 0) == told(plain(one, RepeatingBackend()), 0)
 
 
+def test_an_interrupted_pause_is_not_the_last_one():
+    bench = DraftHarness(RepeatingBackend())
+    bench.speculation.n_exact = 1
+    bench.engine.warm_up()
+    bench.engine.calibrate(lambda: len(bench.backend.batches) == 9)
+    assert len(bench.backend.batches) == 9
+    assert bench.backend.sequences == [[]] * 4
+    assert (bench.engine.is_calibrated, bench.speculation.n_exact) == (False, 1)
+
+
+@pytest.mark.parametrize("can_cut", [True, False])
+def test_slots_have_the_same_after_a_pause(can_cut):
+    told = []
+    for has_pause in (False, True):
+        bench = EngineHarness(FakeBackend(n_seq=1, can_cut=can_cut))
+        bench.engine.warm_up()
+        bench.run(task(0, PROMPT, n_predict=5))
+        if has_pause:
+            bench.engine.calibrate(lambda: False)
+        held, sequences = bench.slots[0].tokens.view.tolist(), [list(one) for one in bench.backend.sequences]
+        bench.run(task(1, [*held, 1, 2], n_predict=1))
+        told.append((held, sequences, bench.done(1).timings.cache_n))
+    assert told[0] == told[1]
+    assert told[0][2] > 0
+
+
+@pytest.fixture
+def looped():
+    """An engine that is warm, the inbox of its loop, and what the loop is to be started with."""
+    bench = DraftHarness(RepeatingBackend())
+    bench.speculation.n_exact = 1
+    bench.engine.warm_up()
+    inbox: loop.Inbox = queue.SimpleQueue()
+    running = threading.Thread(target=loop.run, args=(bench.engine, inbox))
+    yield bench, inbox, running.start
+    inbox.put(Stop())
+    running.join()
+
+
+def test_an_engine_that_nobody_asks_is_calibrated(looped, monkeypatch):
+    monkeypatch.setattr(loop, "_PAUSE_S", 0.01)
+    bench, _, start = looped
+    start()
+    wait_until(lambda: bench.engine.is_calibrated)
+    assert bench.speculation.n_exact == MAX_AHEAD
+
+
+def test_a_first_request_does_not_wait_for_what_the_next_one_has(looped):
+    bench, inbox, start = looped
+    for i in range(2):
+        inbox.put(task(i, PROMPT, n_predict=100))
+    start()
+    wait_until(lambda: bench.of(1, Done))
+    wait_until(lambda: bench.engine.is_calibrated)
+    assert bench.done(0).timings.draft_n == 0
+    inbox.put(task(2, PROMPT, n_predict=100))
+    wait_until(lambda: bench.of(2, Done))
+    assert bench.done(2).timings.draft_n > 0
+    assert bench.tokens(2) == bench.tokens(0)
+
+
 @pytest.mark.parametrize("can_cut", [True, False])
 def test_nothing_is_probed_in_vain(can_cut):
     bench = EngineHarness(FakeBackend(can_cut=can_cut), lookup=False)
     bench.engine.warm_up()
+    assert bench.engine.is_calibrated
     assert len(bench.backend.batches) == 3
     assert bench.engine._speculation.n_exact == 1
 

@@ -11,7 +11,7 @@ from starlette.types import Scope
 from corral.api.dialects.messages import error as messages
 from corral.api.dialects.ollama import error as ollama
 from corral.api.dialects.responses import error as responses
-from corral.core.errors import CorralError
+from corral.core.errors import CorralError, UnknownModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class ErrorShape:
     render: Callable[[CorralError, str], dict[str, Any]]  # with the id of the request
     statuses: Mapping[int, int]
     schema: Mapping[str, Any]
+    unknown_model: int = UnknownModel.status
     header: bytes = b""  # with which a request names this API
     id_header: bytes = b""  # of answers, with the id of the request
 
@@ -30,6 +31,8 @@ class ErrorShape:
         return any(path == prefix or path.startswith(f"{prefix}/") for prefix in self.prefixes)
 
     def status(self, error: CorralError) -> int:
+        if isinstance(error, UnknownModel):
+            return self.unknown_model
         return self.statuses.get(error.status, error.status)
 
 
@@ -56,6 +59,7 @@ _SHAPES = (
         render=ollama.render_error,
         statuses=ollama.STATUSES,
         schema=ollama.SCHEMA,
+        unknown_model=404,  # compat: /api/chat: clients then pull the model
     ),
 )
 

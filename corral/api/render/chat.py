@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.api.choice import Choice, n_common
+from corral.api.choice import Choice
 from corral.api.model import RenderContext
 from corral.api.prepare_chat import PreparedChat
 from corral.api.render import native
@@ -12,7 +12,7 @@ from corral.api.render.openai import OpenAIAnswer
 from corral.api.render.warning import render_warnings
 from corral.api.schema.chat import ChatRequest
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
-from corral.core.result import UNFINISHED, Admitted, Done, Edited, Progress, TaskResult, TokenProbs, Tokens
+from corral.core.result import UNFINISHED, Admitted, Done, Progress, TaskResult, TokenProbs, Tokens
 from corral.core.top_probs import TopProbs
 
 
@@ -30,21 +30,7 @@ class ChatRenderer(OpenAIAnswer):
             return self._token_events(choice, result)
         if isinstance(result, Admitted | Progress) and self._body.return_progress:
             return [self._progress_event(choice, result)]
-        if isinstance(result, Edited):
-            return self._edit_events(choice, result)
         return self._last_events(choice, result) if isinstance(result, Done) else []
-
-    def fork(self) -> ChatRenderer:
-        return ChatRenderer(self._context, self._body, self._prepared)
-
-    def locate(self, choice: Choice, n_chars: int) -> int | None:
-        message = _Message(self._prepared)
-        message.feed(choice.text)
-        shown = message.content or message.reasoning
-        start = choice.text.rfind(shown)
-        if message.has_calls or start < 0 or n_chars > len(shown):
-            return None
-        return start + n_chars
 
     def answer(self, choices: list[Choice]) -> dict[str, Any]:
         answer = self._whole(choices, [self._render(choice) for choice in choices])
@@ -60,7 +46,7 @@ class ChatRenderer(OpenAIAnswer):
             "logprobs": self._logprobs(choice, choice.probs),
             "finish_reason": message.finish_reason(choice.ended),
         }
-        return answer | native.render_end(choice)
+        return answer | native.render_unmet(choice.ended)
 
     def _token_events(self, choice: Choice, result: Tokens) -> list[dict[str, Any]]:
         deltas = self._message(choice).feed(result.text)
@@ -74,17 +60,6 @@ class ChatRenderer(OpenAIAnswer):
                 events[-1]["timings"] = native.render_timings(result.timings)
         return self._opening(choice) + events
 
-    def _edit_events(self, choice: Choice, result: Edited) -> list[dict[str, Any]]:
-        """Render an edit: the client cuts the named fields of its message, then adds the deltas."""
-        events, old = self._opening(choice), self._message(choice)
-        new = self._messages[choice.index] = _Message(self._prepared)
-        new.is_begun = True
-        deltas, cuts = new.replace(old, result.text)
-        chunks = [self._chunk(choice, delta) for delta in deltas or [{}]]
-        if cuts:
-            chunks[0]["choices"][0]["edit"] = cuts
-        return events + chunks if deltas or cuts else events
-
     def _progress_event(self, choice: Choice, result: Admitted | Progress) -> dict[str, Any]:
         delta = {"role": "assistant", "content": None} if not self._message(choice).is_begun else {}
         progress = native.render_prompt_progress(choice, result, self._body.timings_per_token)
@@ -94,7 +69,7 @@ class ChatRenderer(OpenAIAnswer):
         message = self._message(choice)
         deltas = [*message.feed(done.text), *message.finish()]
         last = self._chunk(choice, {}, message.finish_reason(done))
-        last["choices"][0] |= native.render_end(choice)
+        last["choices"][0] |= native.render_unmet(choice.ended)
         events = [*self._opening(choice), *(self._chunk(choice, delta) for delta in deltas), last]
         events += self._usage_events(choice)
         events[-1] |= {**self._render_facts(choice), **self._render_warnings([message])}
@@ -150,44 +125,16 @@ class _Message:
     def finish(self) -> list[dict[str, Any]]:
         return self._apply(self._parser.finish())
 
-    @property
-    def content(self) -> str:
-        return "".join(self._content)
-
-    @property
-    def reasoning(self) -> str:
-        return "".join(self._reasoning)
-
-    @property
-    def has_calls(self) -> bool:
-        return bool(self._calls)
-
-    def replace(self, old: _Message, text: str) -> tuple[list[dict[str, Any]], dict[str, int]]:
-        """Begin with a text, in the place of another message; returns the deltas after what both have in
-        common, and the lengths to which its fields are cut."""
-        calls = [delta for delta in self.feed(text) if "tool_calls" in delta]
-        deltas, cuts = [], {}
-        for name, was, now in (
-            ("reasoning_content", old.reasoning, self.reasoning),
-            ("content", old.content, self.content),
-        ):
-            n_kept = n_common(was, now)
-            if n_kept < len(was):
-                cuts[name] = n_kept
-            if n_kept < len(now):
-                deltas.append({name: now[n_kept:]})
-        return deltas + calls, cuts
-
     def finish_reason(self, done: Done) -> str:
         if done.stop_type in UNFINISHED:
             return "length"
         return "tool_calls" if self._calls else "stop"
 
     def render(self) -> dict[str, Any]:
-        content = self.content
+        content = "".join(self._content)
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if self._reasoning:
-            message["reasoning_content"] = self.reasoning
+            message["reasoning_content"] = "".join(self._reasoning)
         if self._calls:
             calls = [_render_call(call) for call in self._calls.values()]
             message |= {"content": content or None, "tool_calls": calls}

@@ -13,7 +13,7 @@ from corral.api.render.state import render_cache_report
 from corral.api.render.warning import render_warnings
 from corral.api.schema.completion import GenerationFields
 from corral.api.sse import SSE
-from corral.core.result import Admitted, Done, Edited, Progress, TaskResult, Tokens
+from corral.core.result import Admitted, Done, Progress, TaskResult, Tokens
 
 
 class NativeRenderer:
@@ -33,17 +33,9 @@ class NativeRenderer:
             return [native.render_tokens(choice, result, body.timings_per_token, self._context.piece)]
         if isinstance(result, Admitted | Progress) and body.return_progress:
             return [native.render_progress(choice, result, body.timings_per_token)]
-        if isinstance(result, Edited):
-            return [native.render_edited(choice, result)]
         if isinstance(result, Done):
             return [self._final(choice, result, result.text, [])]
         return []
-
-    def fork(self) -> NativeRenderer:
-        return type(self)(self._context, self._body, self._prepared)
-
-    def locate(self, choice: Choice, n_chars: int) -> int | None:
-        return n_chars if n_chars <= len(choice.text) else None
 
     def answer(self, choices: list[Choice]) -> Any:
         answers = [
@@ -54,7 +46,7 @@ class NativeRenderer:
     def _final(self, choice: Choice, done: Done, content: str, tokens: list[int]) -> dict[str, Any]:
         body, task = self._body, choice.task
         answer = native.render_done(choice, content, tokens, done)
-        answer |= {**render_cache_report(choice, self._context), **native.render_end(choice)}
+        answer |= {**render_cache_report(choice, self._context), **native.render_unmet(choice.ended)}
         answer["model"] = self._context.model_name
         answer["prompt"] = self._context.vocab.detokenize(task.own_prompt)
         answer["generation_settings"] = {

@@ -15,7 +15,6 @@ from corral.core.params import GenerationParams, SamplingParams
 from corral.core.result import (
     Admitted,
     Done,
-    Edited,
     Progress,
     StopType,
     Timings,
@@ -38,7 +37,7 @@ _LOWEST_LOGPROB = -3.4028234663852886e38
 
 def render_timings(timings: Timings) -> dict[str, Any]:
     t = timings
-    n_steps = t.predicted_n - t.given_n - 1  # the first token comes from the logits of the prompt
+    n_steps = t.predicted_n - 1  # the first token comes from the logits of the prompt
     return {
         "cache_n": t.cache_n,
         "prompt_n": t.prompt_n,
@@ -50,7 +49,6 @@ def render_timings(timings: Timings) -> dict[str, Any]:
         "predicted_per_token_ms": t.predicted_ms / n_steps if n_steps > 0 else 0.0,
         "predicted_per_second": 1e3 * n_steps / t.predicted_ms if t.predicted_ms else 0.0,
         **({"forced_n": t.forced_n} if t.forced_n else {}),
-        **({"given_n": t.given_n} if t.given_n else {}),
         **({"redrawn_n": t.redrawn_n} if t.redrawn_n else {}),
         **({"draft_n": t.draft_n, "draft_n_accepted": t.draft_n_accepted} if t.draft_n else {}),
     }
@@ -166,21 +164,12 @@ def render_tokens(choice: Choice, result: Tokens, with_timings: bool, piece: Pie
     return answer
 
 
-def render_edited(choice: Choice, result: Edited) -> dict[str, Any]:
-    """Render an edit: the client cuts its text, then adds the content. Without a cut it only adds."""
-    cut = choice.cut
-    assert cut is not None, "the edit was added"
-    text, tokens = result.text[cut.n_chars :], result.tokens[cut.n_tokens :]
-    edit = {"edit": {"content": cut.n_chars, "tokens": cut.n_tokens}} if cut.is_real else {}
-    return {**_render_head(choice, text, tokens, False, len(result.tokens)), **edit}
-
-
 def render_prompt_progress(choice: Choice, result: Admitted | Progress, with_timings: bool) -> dict[str, Any]:
     """Render how far a prompt is, as fields of an event."""
     n_cached = choice.n_cached
     n_past, ms = (n_cached, 0.0) if isinstance(result, Admitted) else (result.n_past, result.prompt_ms)
     progress = {
-        "total": len(choice.task.evaluated),
+        "total": len(choice.task.prompt),
         "cache": n_cached,
         "processed": n_past,
         "time_ms": int(ms),
@@ -223,12 +212,6 @@ def render_unmet(done: Done) -> dict[str, Any]:
         place = {"keyword": found.keyword, "pointer": found.pointer, "instance": found.instance}
         unmet["schema_violation"] = place
     return unmet
-
-
-def render_end(choice: Choice) -> dict[str, Any]:
-    """Render what the end of an answer has besides its text: how it did not meet its grammar, its receipt."""
-    receipt = {"receipt": choice.sign(choice)} if choice.sign is not None else {}
-    return {**render_unmet(choice.ended), **receipt}
 
 
 def _render_head(

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from corral import __version__
-from corral.api.cache_diagnosis import Diagnosis
 from corral.api.choice import Choice
 from corral.api.model import RenderContext
 from corral.api.render import native
-from corral.api.render.cache_diagnostics import render_prompt_cache_diagnostics
 from corral.api.render.parser_settings import render_parser_settings
 from corral.api.render.state import render_cache_report
 from corral.api.schema.openai import OpenAIFields
@@ -28,7 +26,6 @@ class OpenAIAnswer:
         self._context = context
         self._is_verbose = context.is_verbose if body.verbose is None else body.verbose
         self._fields = body
-        self.diagnosis: Diagnosis | None = None
         self._n_prompt = self._n_cached = self._n_generated = 0
         self.id = f"{prefix}-{draw_hex(16)}"
         self._frame = {
@@ -59,12 +56,7 @@ class OpenAIAnswer:
 
     def _render_facts(self, choice: Choice) -> dict[str, Any]:
         timings = native.render_timings(choice.ended.timings)
-        facts = {"timings": timings, **render_cache_report(choice, self._context)}
-        if self.diagnosis is not None:
-            facts["prompt_cache_diagnostics"] = render_prompt_cache_diagnostics(
-                self.diagnosis, choice.n_cached
-            )
-        return facts
+        return {"timings": timings, **render_cache_report(choice, self._context)}
 
     def _render_verbose(self, choice: Choice) -> dict[str, Any]:
         """Render the native response, if the client or the server asks for it."""

@@ -15,7 +15,7 @@ from corral.api.render.logprobs import Lists, TextLogprobs
 from corral.api.render.openai import OpenAIAnswer
 from corral.api.render.warning import render_warnings
 from corral.api.schema.openai import OpenAICompletionRequest
-from corral.core.result import UNFINISHED, Admitted, Done, Edited, Progress, TaskResult, TokenProbs, Tokens
+from corral.core.result import UNFINISHED, Admitted, Done, Progress, TaskResult, TokenProbs, Tokens
 
 
 class TextRenderer(OpenAIAnswer):
@@ -41,29 +41,12 @@ class TextRenderer(OpenAIAnswer):
             return [*events, event]
         if isinstance(result, Admitted | Progress) and self._body.return_progress:
             return [self._progress_event(choice, result)]
-        if isinstance(result, Edited):
-            return self._edit_events(choice, result)
         if not isinstance(result, Done):
             return []
         events = self._echo_events(choice)
         end = self._render(choice, result.text, [], _finish_reason(result))
-        last = self._event(end | native.render_end(choice))
+        last = self._event(end | native.render_unmet(choice.ended))
         return [*events, {**last, **self._render_facts(choice)}, *self._usage_events(choice)]
-
-    def fork(self) -> TextRenderer:
-        return TextRenderer(self._context, self._body, self._prepared)
-
-    def locate(self, choice: Choice, n_chars: int) -> int | None:
-        return n_chars if n_chars <= len(choice.text) else None
-
-    def _edit_events(self, choice: Choice, result: Edited) -> list[dict[str, Any]]:
-        events, cut = self._echo_events(choice), choice.cut
-        assert cut is not None, "the edit was added"
-        n_echo = len(self._echo(choice).text) if self._body.echo else 0
-        self._logprobs[choice.index] = TextLogprobs(self._context.vocab, n_echo + len(result.text))
-        rendered = self._render(choice, result.text[cut.n_chars :], [], None)
-        edit = {"edit": {"text": n_echo + cut.n_chars}} if cut.is_real else {}
-        return [*events, self._event({**rendered, **edit})]
 
     def answer(self, choices: list[Choice]) -> dict[str, Any]:
         shown = choices
@@ -80,7 +63,7 @@ class TextRenderer(OpenAIAnswer):
 
     def _render_rest(self, choice: Choice) -> dict[str, Any]:
         rest = self._render(choice, choice.text, choice.probs, _finish_reason(choice.ended))
-        return rest | native.render_end(choice)
+        return rest | native.render_unmet(choice.ended)
 
     def _echo_events(self, choice: Choice) -> list[dict[str, Any]]:
         """Render the prompt before the first chunk of its answer."""

@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from corral.api.body import JsonResponse, parse_body
 from corral.api.count_tokens import count_tokens
-from corral.api.diagnose import begin_diagnosis
 from corral.api.model import ModelFacts
 from corral.api.openapi import EVENTS, answers, body_of
 from corral.api.piece_response import respond_json
@@ -36,11 +35,6 @@ async def chat(request: Request) -> Response:
     body = await read_body(request, ChatRequest)
     prepared = await prepare_chat(request, body, state.prepare)
     renderer = ChatRenderer(state.model.render_context, body, prepared)
-    options = body.prompt_cache_options
-    if options is not None:
-        renderer.diagnosis = await begin_diagnosis(
-            request, renderer.id, options.comparison_response_id, body, prepared.completion
-        )
     return await respond(request, prepared.completion, renderer, body.stream)
 
 

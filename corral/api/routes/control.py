@@ -6,9 +6,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse, parse_body
-from corral.api.edit import Edit, apply_edit
-from corral.api.fork import fork
-from corral.api.live_answers import Live
 from corral.api.openapi import answers, body_of
 from corral.api.router import Router
 from corral.api.schema.answer import CONTROL
@@ -35,7 +32,6 @@ _MESSAGES = {
     ControlOutcome.NOT_ENABLED: "reasoning control not enabled for this completion",
     ControlOutcome.OVER: "what was to be changed is over",
     ControlOutcome.TOO_EARLY: "the request is still being prepared",
-    ControlOutcome.UNCHANGEABLE: "this answer cannot be forked or edited",
 }
 
 
@@ -50,33 +46,7 @@ async def control(request: Request) -> Response:
     """Control an answer that is being generated."""
     state, client = state_of(request), record_of(request).client
     body = await parse_body(request, ControlRequest)
-    if body.action == "fork":
-        return await _fork(request, state.live.find(client, body.id), body.seed)
-    if body.action == "edit":
-        outcome = await _edit(state.live.find(client, body.id), body, state)
-    else:
-        outcome = await state.live.control(client, body.id, _VERBS[body.action], _limit(body, state))
-    return _render(outcome)
-
-
-async def _fork(request: Request, live: Live | None, seed: int | None) -> Response:
-    if live is None or all(choice.done is not None for choice in live.choices):
-        return _render(ControlOutcome.UNKNOWN)
-    source = live.source
-    if source is None or not all(map(source.can_change, live.choices)):
-        return _render(ControlOutcome.UNCHANGEABLE)
-    return await fork(request, live, source, seed)
-
-
-async def _edit(live: Live | None, body: ControlRequest, state: AppState) -> ControlOutcome:
-    if body.keep is None:
-        raise InvalidRequest("the action 'edit' needs it", field="keep")
-    if live is None:
-        return ControlOutcome.UNKNOWN
-    return await apply_edit(live, Edit(body.index, body.keep, body.text), state)
-
-
-def _render(outcome: ControlOutcome) -> Response:
+    outcome = await state.live.control(client, body.id, _VERBS[body.action], _limit(body, state))
     if outcome is ControlOutcome.DONE:
         return JsonResponse({"success": True})
     return JsonResponse({"success": False, "message": _MESSAGES[outcome]})

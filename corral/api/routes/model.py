@@ -15,7 +15,9 @@ from corral.api.router import PathParameter, Router
 from corral.api.schema.answer import MODEL, MODELS
 from corral.api.state import AppState, state_of
 from corral.core.errors import NotFound
+from corral.core.key_role import Permission
 from corral.core.result import ModelInfo
+from corral.telemetry.scope import record_of
 
 router = Router()
 _EMPTY = ("modified_at", "size", "digest", "description", "parameters")
@@ -39,6 +41,7 @@ async def models(request: Request) -> Response:
 async def list_models(request: Request, directory: ModelDirectory) -> dict[str, Any]:
     """Render the list of a server that has many models, after `?reload=1` as it is then."""
     if request.query_params.get("reload", "").lower() in ("1", "true"):
+        record_of(request).client.require(Permission.CHANGE, "reading the models again", "reload")
         await directory.reload(request)
     return {"object": "list", **await directory.render(request)}
 

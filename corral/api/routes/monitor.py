@@ -3,23 +3,18 @@ it."""
 
 from __future__ import annotations
 
-import asyncio
 import re
-import time
 from typing import Annotated
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse
-from corral.api.model_directory import ModelDirectory
 from corral.api.openapi import EVENTS, answers, list_of, queries, query, shape
 from corral.api.router import PathParameter, Router
 from corral.api.sse import EventStream
-from corral.api.state import state_of
 from corral.core.client import Client
-from corral.core.errors import Forbidden, InvalidRequest, NotFound
-from corral.telemetry.day_json import render_keys, render_minutes
+from corral.core.errors import Forbidden, InvalidRequest
 from corral.telemetry.live import Monitor
 from corral.telemetry.scope import record_of
 
@@ -38,16 +33,6 @@ _DETAIL = shape(
     why_slow=list_of(_REASON),
     why_not_cached=list_of(_REASON),
 )
-_DAY = shape(
-    now="integer",
-    is_kept="boolean",
-    is_admin="boolean",
-    models="array",
-    model="string",
-    minutes=list_of(shape(t="integer", n_requests="integer")),
-    keys=list_of(shape(model="string", key="string", n_requests="integer")),
-)
-_MODEL = query("model", "The model of the minutes; without it, the first.", type="string")
 _YES, _NO = ("1", "true"), ("", "0", "false")
 _PROMPTS = query("prompts", "Show the beginning of your own key's prompts.", type="boolean")
 LIMIT = query(
@@ -72,36 +57,6 @@ async def request_detail(request: Request, n: _Number) -> Response:
     monitor: Monitor = request.app.state.monitor
     number = int(n) if _NUMBER.fullmatch(n) else 0
     return JsonResponse(monitor.detail(number, record_of(request).client))
-
-
-@router.get("/monitor/day", openapi_extra=queries(_MODEL), responses=answers(_DAY, 404))
-async def day(request: Request) -> Response:
-    """The last 24 hours: minutes of a model, and what the key did with each model; for administrators, all
-    keys."""
-    history, reader = state_of(request).telemetry.day, record_of(request).client
-    visible = await _visible_models(request)
-    models = [each for each in history.models if visible is None or each in visible]
-    chosen = request.query_params.get("model") or next(iter(models), "")
-    if chosen and chosen not in models:
-        raise NotFound(f"nothing is known of a model '{chosen}' in the last 24 hours")
-    minutes = await asyncio.to_thread(render_minutes, history.minutes(chosen))
-    return JsonResponse(
-        {
-            "now": round(time.time() * 1000),
-            "is_kept": history.is_kept,
-            "is_admin": reader.is_admin,
-            "models": models,
-            "model": chosen,
-            "minutes": minutes,
-            "keys": render_keys(history, reader, visible),
-        }
-    )
-
-
-async def _visible_models(request: Request) -> set[str] | None:
-    """Return the models that a client may know of; None: all."""
-    directory: ModelDirectory | None = request.app.state.models
-    return {row["id"] for row in (await directory.render(request))["data"]} if directory is not None else None
 
 
 def _reader(request: Request) -> Client | None:

@@ -1,4 +1,4 @@
-"""`/sessions`: what slots held, kept by the server under names."""
+"""`/sessions`: what slots held, kept by the server under names. Each API key has its own."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from corral.api.schema.answer import SESSION_ACTION, SESSIONS
 from corral.api.schema.state import SessionRequest
 from corral.api.slot_call import SlotCall, action_of, require_slots
 from corral.api.state import state_of
+from corral.api.storage import owner_of
 from corral.core.errors import NotSupported
 from corral.core.task import Verb
 from corral.storage.blob import Blob, read_pieces
 from corral.storage.save_directory import NAME, NamedFile, SaveDirectory, check_name
 from corral.storage.session import render_id
+from corral.telemetry.scope import record_of
 
 router = Router()
 
@@ -31,7 +33,7 @@ _Session = Annotated[str, PathParameter("Name of the session.", _NAME)]
 
 @router.get("/sessions", responses=answers(SESSIONS, 501))
 async def sessions(request: Request) -> Response:
-    """All sessions."""
+    """All sessions of the key."""
     require_slots(request)
     return JsonResponse(
         [
@@ -41,7 +43,7 @@ async def sessions(request: Request) -> Response:
                 "created_at": info.created_at,
                 "updated_at": info.updated_at,
             }
-            for info in state_of(request).storage.sessions.list()
+            for info in state_of(request).storage.sessions.list(owner_of(record_of(request).client))
         ]
     )
 
@@ -72,6 +74,7 @@ class _SessionCall(SlotCall):
         self.store = self.storage.sessions
         self.name = name
         self.id = render_id(name)
+        self.owner = owner_of(record_of(request).client)
 
     async def file(self) -> tuple[SaveDirectory, str] | None:
         """Return the file that the body names, if any."""
@@ -90,7 +93,7 @@ async def _save(call: _SessionCall) -> Response:
     async with call.limit("session"):
         with Blob.create() as blob:
             report = await call.run(Verb.SAVE, blob.fd)
-            await call.store.put(call.name, blob)
+            await call.store.put(call.name, blob, call.owner)
     return JsonResponse(
         {
             "id_session": call.id,
@@ -107,7 +110,7 @@ async def _restore(call: _SessionCall) -> Response:
     if file is not None:
         report = await restore_file(call, *file)
     else:
-        with call.store.open(call.name) as blob:
+        with call.store.open(call.name, call.owner) as blob:
             report = await call.run(Verb.RESTORE, blob.fd, is_ours=True)
     return JsonResponse(
         {
@@ -126,7 +129,7 @@ async def _fork(call: _SessionCall) -> Response:
     to = call.request.query_params.get("to")
     if to is None:
         return await _restore(call)
-    await call.store.copy(call.name, check_name(to, "to"))
+    await call.store.copy(call.name, check_name(to, "to"), call.owner)
     if "slot" in call.request.query_params:
         return await _restore(call)
     return JsonResponse({"id_session": render_id(to), "id_source": call.id, "success": True})
@@ -137,10 +140,10 @@ async def _remove(call: _SessionCall) -> Response:
     answer: dict[str, Any] = {"id_session": call.id, "removed": True}
     if file is not None:
         saves, name = file
-        with call.store.open(call.name) as blob, saves.create(name) as target:
+        with call.store.open(call.name, call.owner) as blob, saves.create(name) as target:
             await asyncio.to_thread(_copy, blob, target)
             answer |= {"file": name, "n_bytes": blob.n_bytes}
-    await call.store.remove(call.name)
+    await call.store.remove(call.name, call.owner)
     return JsonResponse(answer)
 
 

@@ -23,6 +23,7 @@ from corral.api.state import AppState, state_of
 from corral.api.trust import is_anonymous
 from corral.chat.message import MEDIA_MARK
 from corral.core.errors import NotSupported, Unavailable
+from corral.core.key_role import Permission
 from corral.core.libllama import BUILD_INFO
 from corral.core.media_item import MediaKind
 from corral.core.result import BatchExact
@@ -58,7 +59,7 @@ async def health(request: Request) -> Response:
     if isinstance(state.engine, FleetFacts):
         n_ready = sum(engine.is_serving for engine in state.engine.engines)
         status["engines"] = {"ready": n_ready, "total": len(state.engine.engines)}
-    if "include_slots" in query and state.settings.server.slots and not is_anonymous(request):
+    if "include_slots" in query and state.settings.server.slots and _may_read(request):
         status["slots"] = _render_slots(state)
     if is_full and "fail_on_no_slot" in query:
         # compat: /health: the older status together with today's error shape.
@@ -151,6 +152,11 @@ async def set_props(request: Request) -> Response:
     return JsonResponse({"success": True, **render_warnings(body.warnings)})
 
 
+def _may_read(request: Request) -> bool:
+    """Whether a client of a public route may also see what others are doing."""
+    return not is_anonymous(request) and record_of(request).client.role.may(Permission.READ)
+
+
 def _render_tool_template(chat: ChatSettings) -> dict[str, str]:
     source = chat.tool_format.template.source
     return {"chat_template_tool_use": source} if source != chat.chat_format.template.source else {}
@@ -158,15 +164,10 @@ def _render_tool_template(chat: ChatSettings) -> dict[str, str]:
 
 def _render_slots(state: AppState) -> list[dict[str, Any]]:
     detokenize = state.model.vocab.detokenize
-    rendered = [
+    return [
         _render_slot(state, view, detokenize(view.task.own_prompt) if view.task else "")
         for view in state.telemetry.slots.views
     ]
-    # compat: /slots: today's server has these only for a slot that has served a request.
-    for slot in rendered:
-        if slot["id_task"] < 0:
-            del slot["params"], slot["next_token"]
-    return rendered
 
 
 def _render_slot(state: AppState, view: SlotView, prompt: str) -> dict[str, Any]:

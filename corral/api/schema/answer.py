@@ -15,8 +15,8 @@ _SLOT = shape(
     n_ctx="integer",
     is_processing="boolean",
     prompt="string",
-    params="object?",
-    next_token="object?",
+    params="object",
+    next_token="object",
 )
 SLOTS = list_of(_SLOT)
 PROPS = shape(
@@ -71,7 +71,6 @@ _OPENAI: dict[str, str | Schema] = {
     "usage": _USAGE,
     "timings": _TIMINGS,
     "warnings": "array?",
-    "prompt_cache_diagnostics": "object?",
 }
 _CHOICE: dict[str, str | Schema] = {
     "index": "integer",

@@ -7,15 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from corral.api.schema.field import Flag, Text, Whole, limits
-from corral.api.schema.nested import FUNCTIONS, MESSAGES, RESPONSE_FORMAT, TOOLS
+from corral.api.schema.nested import FUNCTIONS, MESSAGES, TOOLS
 from corral.api.schema.openai import ACCEPTED, OpenAIFields
 from corral.api.schema.parse import RequestModel
 
 
 class PromptCacheOptions(RequestModel):
-    comparison_response_id: Text | None = Field(
-        None, description="The `id` of an earlier answer, whose prompt is compared with this one."
-    )
     mode: Text = Field("", description=ACCEPTED)
     ttl: Text = Field("", description=ACCEPTED)
 
@@ -38,11 +35,6 @@ class ChatRequest(OpenAIFields):
         None, description="Older form of `tools`: a list of functions.", json_schema_extra=FUNCTIONS
     )
     function_call: Any = Field(None, description="Older form of `tool_choice`.")
-    response_format: Any = Field(
-        None,
-        description="`text`, `json_object` (optionally with `schema`) or `json_schema`, as `{type: ...}`.",
-        json_schema_extra=RESPONSE_FORMAT,
-    )
     n_probs: Annotated[int, Whole, limits(0)] = Field(
         0, description="Same as `top_logprobs`, without its limit."
     )
@@ -74,8 +66,4 @@ class ChatRequest(OpenAIFields):
     store: Any = Field(None, description=ACCEPTED)
     service_tier: Any = Field(None, description=ACCEPTED)
     safety_identifier: Any = Field(None, description=ACCEPTED)
-    prompt_cache_options: PromptCacheOptions | None = Field(
-        None,
-        description="Tell why the prompt of an earlier answer was not reused (`prompt_cache_diagnostics`). "
-        "Answers are compared only with those to requests that had this field too.",
-    )
+    prompt_cache_options: PromptCacheOptions | None = Field(None, description=ACCEPTED)

@@ -19,12 +19,6 @@ from corral.media.collect import MAX_MEDIA
 
 Letters = Annotated[str, Field(max_length=64)]
 
-RECEIPT: Any = Field(
-    False,
-    description="Return a signed `receipt` with every choice, from which it can be evaluated again "
-    "(`--receipt-key`).",
-)
-
 _sampling = SamplingParams()
 _generation = GenerationParams()
 
@@ -140,7 +134,7 @@ class GenerationFields(SamplingFields, LlamaServerFields, GuidedFields):
         default_factory=list, description="Return only these fields; `a/b` lifts b out of a."
     )
     model: str = Field(
-        "", max_length=1024, description="Accepted for compatibility; the server has one model."
+        "", max_length=1024, description="Name of the model; a server with one model accepts any."
     )
 
     grammar: Annotated[str, Field(max_length=1 << 20)] = Field(
@@ -198,7 +192,6 @@ class CompletionRequest(GenerationFields):
     model_config = ConfigDict(
         json_schema_extra={"required": [], "anyOf": [{"required": [n]} for n in ("prompt", "system_prompt")]}
     )
-    receipt: Flag = RECEIPT
     prompt: Any = Field(
         description="A text, token ids, a mix of both, or a list of those; a list is answered with a list.",
         json_schema_extra=PROMPT,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, field_validator
 
 from corral.api.schema.field import Text, Whole, limits
 from corral.api.schema.parse import RequestModel
-from corral.core.params import RANDOM_SEED
+from corral.core.errors import InvalidRequest
+from corral.core.removed import ACTIONS, explain_removal
 
 
 class ControlRequest(RequestModel):
@@ -17,23 +18,19 @@ class ControlRequest(RequestModel):
     id: Text = Field(
         min_length=1, description="The answer's `id`, or the `X-Request-Id` of its response; of the same key."
     )
-    action: Literal["reasoning_end", "stop", "pause", "resume", "limit", "fork", "edit"] = Field(
+    action: Literal["reasoning_end", "stop", "pause", "resume", "limit"] = Field(
         description="`reasoning_end` ends reasoning (if the request had `reasoning_control`), `stop` ends "
-        "the answer as it is, `pause` and `resume` interrupt it, `limit` sets `n_predict`, `fork` returns a "
-        "second answer that begins with what this one has said, `edit` replaces the end of the answer."
+        "the answer as it is, `pause` and `resume` interrupt it, `limit` sets `n_predict`."
     )
     n_predict: Annotated[int, Whole, limits(-1)] | None = Field(
         None,
         validation_alias=AliasChoices("n_predict", "max_completion_tokens", "max_tokens"),
         description="The new maximum number of tokens, with those there are; -1: no limit.",
     )
-    seed: Annotated[int, Whole, limits(0, RANDOM_SEED - 1)] | None = Field(
-        None, description="The seed of a fork; by default a random one."
-    )
-    index: Annotated[int, Whole, limits(0)] = Field(0, description="The choice to edit.")
-    keep: Annotated[int, Whole, limits(0)] | None = Field(
-        None,
-        description="How many characters (Unicode code points) an edit keeps: of the content, or of the "
-        "reasoning before the content begins.",
-    )
-    text: Text = Field("", description="What an edit writes after them; the answer continues there.")
+
+    @field_validator("action", mode="before")
+    @classmethod
+    def _refuse_removed(cls, action: Any) -> Any:
+        if isinstance(action, str) and action in ACTIONS:
+            raise InvalidRequest(f"'{action}' was {explain_removal(ACTIONS[action])}", field="action")
+        return action

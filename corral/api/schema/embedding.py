@@ -15,7 +15,7 @@ from corral.media.collect import MAX_MEDIA
 
 class TruncateFields(RequestModel):
     model: str = Field(
-        "", max_length=1024, description="Accepted for compatibility; the server has one model."
+        "", max_length=1024, description="Name of the model; a server with one model accepts any."
     )
     truncate: Flag = Field(False, description="Truncate inputs that are too long, instead of refusing them.")
 

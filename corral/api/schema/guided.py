@@ -1,12 +1,14 @@
-"""Fields of vLLM and SGLang that constrain the answer."""
+"""Fields of OpenAI, vLLM and SGLang that constrain the answer."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from corral.api.schema.nested import RESPONSE_FORMAT
 from corral.api.schema.parse import RequestModel
+from corral.core.errors import InvalidRequest
 
 _HINT = "Accepted for compatibility, ignored: one engine enforces all of them."
 _REFUSED = "Refused: it cannot be enforced."
@@ -16,8 +18,13 @@ Choices = Annotated[list[LongText], Field(min_length=1, max_length=10_000)]
 
 
 class GuidedFields(RequestModel):
-    """At most one of these, `grammar`, `json_schema` and `response_format` may constrain an answer."""
+    """At most one of these, `grammar` and `json_schema` may constrain an answer."""
 
+    response_format: Any = Field(
+        None,
+        description="`text`, `json_object` (optionally with `schema`) or `json_schema`, as `{type: ...}`.",
+        json_schema_extra=RESPONSE_FORMAT,
+    )
     structured_outputs: dict[str, Any] | None = Field(
         None,
         max_length=32,
@@ -39,3 +46,16 @@ class GuidedFields(RequestModel):
     structural_tag: Any = Field(None, description=_REFUSED)
     regex: LongText | None = Field(None, description="As in SGLang: same as `guided_regex`.")
     ebnf: LongText | None = Field(None, description="As in SGLang: same as `guided_grammar`.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_packed(cls, data: Any) -> Any:
+        """Refuse a format within `extra_body`, which would be ignored like all of it."""
+        packed = data.get("extra_body") if isinstance(data, dict) else None
+        for name in packed if isinstance(packed, dict) else ():
+            if name in GuidedFields.model_fields or name in ("grammar", "json_schema"):
+                raise InvalidRequest(
+                    f"send '{name}' in the body itself; only OpenAI's Python client unpacks 'extra_body'",
+                    field=f"extra_body.{name}",
+                )
+        return data

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from corral.api.schema.completion import RECEIPT, CompletionRequest, GenerationFields
+from corral.api.schema.completion import CompletionRequest, GenerationFields
 from corral.api.schema.field import Flag, Text, Whole, limits
 from corral.api.schema.parse import RequestModel
 
@@ -23,8 +23,10 @@ class StreamOptions(RequestModel):
 
 
 class OpenAIFields(GenerationFields):
-    stream_options: StreamOptions = Field(StreamOptions(), description="Options of the stream.")
-    receipt: Flag = RECEIPT
+    # Not validated: that would build the validators of the model at the start.
+    stream_options: StreamOptions = Field(
+        StreamOptions.model_construct(), description="Options of the stream."
+    )
     user: Text = Field("", description=ACCEPTED)
     prompt_cache_key: Text = Field(
         "",

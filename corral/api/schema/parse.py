@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import AliasChoices, BaseModel, ConfigDict, PrivateAttr, ValidationError, model_validator
 
 from corral.core.errors import InvalidRequest
+from corral.core.removed import FIELDS, explain_removal, find_fields
 from corral.text.json_depth import MAX_FIELDS
 
 MAX_IGNORED = 32  # fields that an answer names
@@ -72,6 +73,8 @@ def build(model: type[RequestModel]) -> None:
 
 def parse_request(model: type[RequestT], data: Any) -> RequestT:
     check_fields(model, data)
+    for name, *_ in find_fields(data):
+        raise InvalidRequest(explain_removal(FIELDS[name]), field=name)
     clamped: dict[str, str] = {}
     try:
         request = model.model_validate(data, context={"clamped": clamped})

@@ -20,7 +20,7 @@ class TranscriptionRequest(RequestModel):
         description="The audio: WAV, MP3, FLAC or Ogg.",
         json_schema_extra={"type": "string", "format": "binary"},
     )
-    model: Text = Field("", description="Accepted for compatibility; the server has one model.")
+    model: Text = Field("", description="Name of the model; a server with one model accepts any.")
     prompt: str = Field(
         "", max_length=1 << 16, description="What to do, instead of `Transcribe audio to text`."
     )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from corral.cli.options.option import Option
-
-_REMOVED = {  # option -> what it took, what to use instead
-    "--fronts": ("N", "start several servers with --shared-storage, each with its own --engines or --ray"),
-}
+from corral.core.removed import OPTIONS as REMOVED
+from corral.core.removed import explain_removal
 
 OPTIONS = tuple(
-    Option((name,), "removed in 0.13", metavar, target="", refusal=f"removed in 0.13: {instead}", n_args=1)
-    for name, (metavar, instead) in _REMOVED.items()
+    Option((name,), "removed in 0.13", metavar, target="", refusal=explain_removal(instead))
+    for name, (metavar, instead) in REMOVED.items()
 )

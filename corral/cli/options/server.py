@@ -85,20 +85,6 @@ OPTIONS = (
         path=PathUse.OUTPUT,
     ),
     Option(
-        ("--monitor-history",),
-        "file for the last 24 hours of the monitor, so that they survive a restart (default: none, they are "
-        "kept in memory)",
-        "FILE",
-        path=PathUse.OUTPUT,
-    ),
-    Option(
-        ("--receipt-key",),
-        "file with the key that receipts are signed with; it is made if it is missing (default: none, "
-        "receipts are refused)",
-        "FILE",
-        path=PathUse.OUTPUT,
-    ),
-    Option(
         ("--journal",),
         "directory for the journal of durable requests, separate for each API key: they continue after a "
         "restart, or after the server was killed (default: none, their streams are kept in memory)",
@@ -223,7 +209,7 @@ OPTIONS = (
     Option(
         ("--otlp-endpoint",),
         "OpenTelemetry collector for traces, as http://127.0.0.1:4318; requires pip install "
-        "'llama-corral[otel]' (default: none)",
+        "'.[otel]' in a clone of Corral (default: none)",
         "URL",
     ),
     Option(("--ssl-key-file",), "private key file for HTTPS, in PEM", path=PathUse.DATA),

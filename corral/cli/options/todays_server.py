@@ -106,7 +106,7 @@ SPECULATIVE = (
     _refused(
         ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf"),
         "draft model on the hub",
-        "download it with corral models pull, and name the file with -md",
+        "start corral -hf REPO once, which downloads it, and name the file that corral models lists with -md",
         "REPO",
     ),
     _refused(

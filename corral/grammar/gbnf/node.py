@@ -91,7 +91,7 @@ class Grammar:
 
 def refusal(reason: str, place: tuple[int, int] | None = None) -> InvalidRequest:
     where = "" if place is None else f"line {place[0]}, column {place[1]}: "
-    return InvalidRequest(f"Failed to parse grammar: {where}{reason}", param="grammar")
+    return InvalidRequest(f"Failed to parse grammar: {where}{reason}")
 
 
 @lru_cache(maxsize=1024)

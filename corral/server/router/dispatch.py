@@ -9,14 +9,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.error import ErrorAnswer
-from corral.api.trust import is_anonymous_in
+from corral.api.trust import is_anonymous_in, is_internal
 from corral.core.client import Client
 from corral.core.errors import CorralError, InvalidRequest
+from corral.core.key_role import Permission
 from corral.core.settings import ServerSettings
 from corral.server.request_name import (
     ReadBody,
     find_name,
-    find_receipt_model,
     is_long,
     query_of,
     read_body,
@@ -33,7 +33,6 @@ _MODEL = "corral.model"
 _PASSIVE = ("/props", "/tokenizer_info", "/tokenize", "/detokenize", "/apply-template", "/api/show")
 _WATCHING = ("/slots", "/metrics", "/health", "/ready", "/lora-adapters", "/sessions")
 _NAMED_BY_QUERY = ("/props", "/metrics", "/health", "/v1/health", "/ready")
-_REPLAY = "/v1/receipts/replay"
 _FALSE = ("0", "false", "off", "no")
 
 
@@ -107,10 +106,17 @@ class ModelDispatch:
         return stream.send
 
     def _autoloads(self, scope: Scope) -> bool:
-        if is_anonymous_in(scope):
+        """Whether a request loads its model. Raises Forbidden if only its `?autoload` says so, and its key
+        may not load models: all share the memory."""
+        client, default = record_in(scope).client, self._server.models_autoload
+        if is_anonymous_in(scope) or not client.role.may(Permission.USE):
             return False
         said = query_of(scope).get("autoload")
-        return self._server.models_autoload if said is None else said.lower() not in _FALSE
+        if said is None or said.lower() in _FALSE:
+            return default and said is None
+        if not (default or is_internal(scope)):
+            client.require(Permission.CHANGE, "loading a model", "autoload")
+        return True
 
 
 class ModelObserver:
@@ -130,6 +136,8 @@ def client_of(scope: Scope) -> Client | None:
 
 def _role(scope: Scope) -> Role | None:
     method, path = scope["method"], scope["path"]
+    if method == "OPTIONS":
+        return None  # needs no key, so it must not load a model
     if path in _NAMED_BY_QUERY and method in ("GET", "HEAD"):
         return Role.ANY if "model" in query_of(scope) else None
     return role_of(method, path)
@@ -151,8 +159,6 @@ async def _find_in_body(content: bytes, path: str) -> str | None:
 
 
 def _name_in(content: bytes, path: str) -> str | None:
-    if path == _REPLAY:
-        return find_receipt_model(content)
     return find_name(content, *(("model", "name") if path.startswith("/api/") else ("model",)))
 
 

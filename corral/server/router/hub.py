@@ -24,6 +24,10 @@ from corral.server.router.routes import router
 from corral.telemetry.dispatcher import Telemetry
 
 
+class NoModelNamed(Unavailable, AttributeError):
+    """Also an AttributeError, so that `hasattr` and `isinstance` find out what `NoEngine` has not."""
+
+
 class NoEngine:
     """The part of an `Engine` that the routes of the hub may read."""
 
@@ -35,7 +39,7 @@ class NoEngine:
     down_because = ""
 
     def __getattr__(self, name: str) -> object:
-        raise Unavailable("the request names no model")
+        raise NoModelNamed("the request names no model")
 
 
 def create_hub(settings: Settings, dispatch: Callable[[ASGIApp], ASGIApp], n_parallel: int = 1) -> Starlette:

@@ -265,7 +265,7 @@ class ServedModel:
         settings = await Errand(self._find_files, note).run()
         self._early = None
         hub: AppState = self._around.hub.state.api
-        server, telemetry = settings.server, Telemetry(hub.telemetry.ledger, hub.telemetry.day)
+        server, telemetry = settings.server, Telemetry(hub.telemetry.ledger)
         engine = self._engine = EngineClient(
             self._limited(settings.engine),
             server.engine_timeout_s,

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from corral.core.catalog import CatalogModel
 from corral.core.client import Client
-from corral.core.errors import CorralError, InvalidRequest
+from corral.core.errors import CorralError, InvalidRequest, UnknownModel
 from corral.core.result import Planned
 from corral.core.settings import ServerSettings
 from corral.memory.host import available_bytes
@@ -82,7 +82,7 @@ class Registry:
         """Return a model by its name or alias."""
         found = self._names.get(name) or self._names.get(name.removesuffix(_LATEST))
         if found is None or not _allows(found, client):
-            raise InvalidRequest(f"model '{name:.256}' not found")
+            raise UnknownModel(name)
         return found
 
     def add(self, entry: CatalogModel) -> None:

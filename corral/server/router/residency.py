@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest, Unavailable
+from corral.core.errors import CorralError, InsufficientStorage, Unavailable, UnknownModel
 from corral.server.router.room import Budget, Resident, check_possible, plan_room
 
 _PATIENCE_S = 5.0  # before busy models get no new requests, so that they become idle
@@ -122,7 +122,7 @@ class Residency:
     def enter(self, stay: Stay, ticket: Ticket) -> None:
         """Let a request in, now or when the model is loaded, for which it counts until `leave`."""
         if self._is_closed or stay not in self.stays:
-            ticket.refuse(_closed() if self._is_closed else InvalidRequest(f"model '{stay.name}' not found"))
+            ticket.refuse(_closed() if self._is_closed else UnknownModel(stay.name))
             return
         stay.used_at = self._clock()
         stay.waiting[ticket] = None

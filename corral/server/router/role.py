@@ -42,7 +42,6 @@ _PATHS = {
         *("/v1/responses/compact", "/v1/audio/transcriptions", "/audio/transcriptions"),
         *("/v1/chat/completions/control", "/chat/completions/control", "/completion/control"),
         *("/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate"),
-        "/v1/receipts/replay",
     ),
     Role.ANY: ("/tokenize", "/detokenize", "/api/show", "/api/pull"),
 }

@@ -13,7 +13,7 @@ from corral import __version__
 from corral.api.body import JsonResponse, parse_body
 from corral.api.dialects.messages.error import VERSION_HEADER
 from corral.api.dialects.messages.model_list import render_model as render_messages_model
-from corral.api.dialects.messages.reply import render_page
+from corral.api.dialects.messages.reply import render_page, with_id
 from corral.api.dialects.ollama import schema
 from corral.api.dialects.ollama.model_list import render_model, render_process
 from corral.api.router import Router
@@ -87,7 +87,7 @@ async def models(request: Request) -> Response:
     if VERSION_HEADER.decode() not in request.headers:
         return JsonResponse(await list_models(request, request.app.state.models))
     visible = _registry(request).visible(client_of(request.scope))
-    return JsonResponse(render_page([_messages_model(request, model) for model in visible]))
+    return with_id(request, JsonResponse(render_page([_messages_model(request, model) for model in visible])))
 
 
 @router.get("/v1/models/{name:path}", include_in_schema=False)
@@ -96,7 +96,7 @@ async def model(request: Request, name: str) -> Response:
     row = await request.app.state.models.render_one(request, name)
     if VERSION_HEADER.decode() not in request.headers:
         return JsonResponse(row)
-    return JsonResponse(_messages_model(request, _registry(request).models[row["id"]]))
+    return with_id(request, JsonResponse(_messages_model(request, _registry(request).models[row["id"]])))
 
 
 @router.get("/api/tags", include_in_schema=False)

@@ -144,7 +144,6 @@ class _Life:
             if state.mcp is not None:
                 await state.mcp.close()
             await state.telemetry.ledger.close()
-            await state.telemetry.day.close()
             await state.storage.sessions.close()
             if sharing is not None:
                 await sharing.close()

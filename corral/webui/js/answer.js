@@ -25,11 +25,6 @@ export async function* streamAnswers(chat, path, begun, { model, tools = [], isD
   yield* growAnswers("/v1/chat/completions" + query, begun, { json, ...options });
 }
 
-/** Yields the messages of a second answer as they grow; `json`: what to fork. */
-export function forkAnswers(json, begun, options) {
-  return growAnswers("/v1/chat/completions/control", begun, { json, ...options });
-}
-
 /** Yields the messages of an answer that another page has begun. */
 export function followAnswers(stream, begun, options) {
   return growAnswers("", begun, { stream, ...options });
@@ -37,7 +32,6 @@ export function followAnswers(stream, begun, options) {
 
 /** `onAnswer` gets the server's id of the answer, `onStream` that of its stream; `onLost`: the server cannot be reached. */
 async function* growAnswers(path, begun, { onProgress, onAnswer = () => {}, onLost = () => {}, ...options }) {
-  const starts = begun.map(({ content }) => content);
   const messages = begun.map((each) => ({ ...each }));
   const onComment = (text) => onProgress({ waiting: text });
   const onWait = (status) => {
@@ -50,7 +44,7 @@ async function* growAnswers(path, begun, { onProgress, onAnswer = () => {}, onLo
     if (chunk.prompt_progress) onProgress({ prompt: chunk.prompt_progress });
     if (chunk.id && chunk.id !== id) onAnswer((id = chunk.id));
     const at = chunk.choices?.[0]?.index ?? 0;
-    messages[at] = fold(messages[at], chunk, starts[at]);
+    messages[at] = fold(messages[at], chunk);
     yield [...messages];
   }
   if (messages.some(({ finish }) => !finish)) throw new ServerError(0, t("app.connectionLost"));
@@ -129,15 +123,11 @@ function audioOf(url) {
   return { data, format };
 }
 
-/** Returns the message extended by a chunk, or cut by it; `start`: what of it the model did not write. */
-function fold(message, chunk, start) {
+/** Returns the message extended by a chunk. */
+function fold(message, chunk) {
   const next = { ...message };
   const choice = chunk.choices?.[0];
   const delta = choice?.delta ?? {};
-  const { content: nContent, reasoning_content: nReasoning } = choice?.edit ?? {};
-  if (nContent !== undefined) next.content = start + first(next.content.slice(start.length), nContent);
-  if (nReasoning !== undefined) next.reasoning = first(next.reasoning ?? "", nReasoning);
-  if (choice?.edit) next.tokens = undefined; // they are not those of the text any more
   if (delta.content) next.content += delta.content;
   if (delta.reasoning_content) next.reasoning = (next.reasoning ?? "") + delta.reasoning_content;
   if (delta.tool_calls) next.toolCalls = foldCalls(next.toolCalls ?? [], delta.tool_calls);
@@ -146,11 +136,6 @@ function fold(message, chunk, start) {
   if (chunk.timings) next.timings = chunk.timings;
   if (chunk.usage) next.usage = chunk.usage;
   return next;
-}
-
-/** Returns the first `n` code points of a text. */
-function first(text, n) {
-  return [...text].slice(0, n).join("");
 }
 
 function foldCalls(calls, deltas) {

@@ -1,4 +1,4 @@
-// Actions on answers that are being generated: pause, fork, edit.
+// Pauses answers that are being generated.
 
 import { ask } from "./api.js";
 
@@ -26,11 +26,6 @@ export class LiveAnswers {
     return this.#paused.has(messageId);
   }
 
-  /** The body of a request that answers a second time. */
-  forkOf(messageId) {
-    return { id: this.#ids.get(messageId), action: "fork" };
-  }
-
   /** Returns whether the answer was paused. */
   async pause(messageId) {
     if (await this.#control(messageId, "pause")) this.#paused.add(messageId);
@@ -41,20 +36,10 @@ export class LiveAnswers {
     if (this.#paused.delete(messageId)) await this.#control(messageId, "resume");
   }
 
-  /** Replaces the end of an answer; `start`: what of it the model did not write. Returns whether that is possible. */
-  async edit(messageId, { content }, text, start = "") {
-    const [before, after, given] = [content, text, start].map((each) => [...each]);
-    const n = before.findIndex((letter, i) => letter !== after[i]);
-    const nKept = n < 0 ? before.length : n;
-    if (nKept < given.length) return false;
-    this.#paused.delete(messageId);
-    return this.#control(messageId, "edit", { keep: nKept - given.length, text: after.slice(nKept).join("") });
-  }
-
-  async #control(messageId, action, fields = {}) {
+  async #control(messageId, action) {
     const id = this.#ids.get(messageId);
     if (!id) return false;
-    const { success } = await ask("/v1/chat/completions/control", { json: { id, action, ...fields } });
+    const { success } = await ask("/v1/chat/completions/control", { json: { id, action } });
     return success;
   }
 }

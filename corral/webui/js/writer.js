@@ -1,7 +1,7 @@
 // Answers: what asks for them, those that are running, and how they end.
 
 import { currentModel } from "./api.js";
-import { followAnswers, forkAnswers, frames, streamAnswers } from "./answer.js";
+import { followAnswers, frames, streamAnswers } from "./answer.js";
 import { failureOf } from "./failure.js";
 import { isField } from "./settings.js";
 import * as tree from "./tree.js";
@@ -11,7 +11,7 @@ import { t } from "./text.js";
 
 export class Writer {
   #app;
-  #controllers = new Map(); // of running answers, by chat: a set
+  #controllers = new Map(); // of running answers, by chat: a map to their messages
 
   constructor(app) {
     this.#app = app;
@@ -57,38 +57,40 @@ export class Writer {
     return this.#write(id, ids);
   }
 
-  /** Continues an answer; with other text, as a new branch, unless it is being generated. */
+  /** Continues an answer; with other text, as a new branch. If it is being generated, it ends. */
   async continueAnswer(messageId, content = this.#app.state.chat.messages[messageId].content) {
-    const { chat } = this.#app.state;
-    const message = chat.messages[messageId];
-    if (this.#app.live.has(messageId)) {
-      if (await this.#app.live.edit(messageId, message, content, message.content.slice(0, message.start ?? 0))) return undefined;
-      await this.#end(chat.id);
-    }
-    if (content === chat.messages[messageId].content) return this.#write(chat.id, [messageId]);
-    this.edit(messageId, content);
-    return this.#write(chat.id, [this.#app.state.chat.leaf]);
+    const { id } = this.#app.state.chat;
+    const generate = this.#app.live.has(messageId) ? this.#generate : this.#write;
+    await this.#end(id, messageId);
+    const isSame = content === this.#app.chats.get(id).messages[messageId].content;
+    return generate.call(this, id, [isSame ? messageId : this.#branch(id, messageId, content)]);
   }
 
   stop(id = this.#app.state.chat.id) {
     for (const { stream } of Object.values(this.#app.chats.get(id)?.messages ?? {})) if (stream) endStream(stream.id);
-    for (const controller of this.#controllers.get(id) ?? []) controller.abort();
+    for (const controller of this.#controllers.get(id)?.keys() ?? []) controller.abort();
   }
 
-  /** Stops the answers of a chat, and waits until they are saved. */
-  async #end(id) {
-    this.stop(id);
-    while (this.#app.state.running[id]) await new Promise((resolve) => setTimeout(resolve, 10));
+  /** Stops one answer of a chat, if it is being generated, and waits until it is saved. */
+  async #end(id, messageId) {
+    const { stream } = this.#app.chats.get(id).messages[messageId];
+    if (stream) endStream(stream.id);
+    for (const [controller, messageIds] of this.#controllers.get(id) ?? []) if (messageIds.includes(messageId)) controller.abort();
+    while (this.#app.live.has(messageId)) await new Promise((resolve) => setTimeout(resolve, 10));
   }
 
   /** Begins a second answer with what this one has said so far, as another branch; both are generated. */
   fork(messageId) {
     const { id, messages } = this.#app.state.chat;
-    const { parent, content, start = 0 } = messages[messageId];
-    const fields = { role: "assistant", ...currentModel(), content: content.slice(0, start) };
-    this.#app.chats.change(id, (chat) => tree.addMessage(chat, parent, fields));
-    const json = this.#app.live.forkOf(messageId);
-    return this.#run(id, [this.#app.chats.get(id).leaf], (_, begun, options) => forkAnswers(json, begun, options));
+    return this.#generate(id, [this.#branch(id, messageId, messages[messageId].content)]);
+  }
+
+  /** Adds an alternative to an answer; returns its id. */
+  #branch(id, messageId, content) {
+    const { parent, reasoning } = this.#app.chats.get(id).messages[messageId];
+    const message = { role: "assistant", ...currentModel(), content, ...onlyFull({ reasoning }) };
+    this.#app.chats.change(id, (chat) => tree.addMessage(chat, parent, message), true);
+    return this.#app.chats.get(id).leaf;
   }
 
   /** Follows an answer that was begun before this page was opened, or by another one. */
@@ -126,9 +128,9 @@ export class Writer {
     return this.#write(id, [this.#app.chats.get(id).leaf]);
   }
 
-  #start(id) {
+  #start(id, messageIds = []) {
     const controller = new AbortController();
-    this.#controllers.set(id, (this.#controllers.get(id) ?? new Set()).add(controller));
+    this.#controllers.set(id, (this.#controllers.get(id) ?? new Map()).set(controller, messageIds));
     this.#setRunning(id, {});
     return controller;
   }
@@ -139,14 +141,18 @@ export class Writer {
     if (!others.size) this.#setRunning(id, null);
   }
 
-  /** Generates messages, or continues a single one. */
+  /** Generates messages, or continues a single one, unless the chat has running answers. */
   async #write(id, messageIds) {
-    if (!this.#app.state.running[id]) await this.#run(id, messageIds, (...request) => streamAnswers(this.#app.chats.get(id), ...request));
+    if (!this.#app.state.running[id]) await this.#generate(id, messageIds);
+  }
+
+  #generate(id, messageIds) {
+    return this.#run(id, messageIds, (...request) => streamAnswers(this.#app.chats.get(id), ...request));
   }
 
   /** `generate(path, begun, options)` yields the messages as they grow. `isOld`: they were begun before. */
   async #run(id, messageIds, generate, isOld = false) {
-    const controller = this.#start(id);
+    const controller = this.#start(id, messageIds);
     const release = await claim(id);
     const chat = this.#app.chats.get(id);
     const begun = messageIds.map((each) => (isOld ? chat.messages[each] : startOf(chat.messages[each])));

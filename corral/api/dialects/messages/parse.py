@@ -14,6 +14,7 @@ from corral.api.dialects.messages.tool import parse_choice, parse_tools
 from corral.api.dialects.remarks import generation_fields, nested_warnings
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.parse import parse_request
+from corral.core.errors import InvalidRequest
 
 _NESTED = ("thinking", "tool_choice", "output_config")
 
@@ -82,5 +83,7 @@ def _format_fields(body: MessagesFields, names: dict[str, str]) -> dict[str, Any
         format, place = body.output_config.format, "output_config.format"
     if format is None:
         return {}
+    if body.response_format is not None:
+        raise InvalidRequest(f"cannot be combined with '{place}'", field="response_format")
     names["response_format"] = f"{place}.schema"
     return {"response_format": {"type": "json_schema", "json_schema": {"schema": format.schema_}}}

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from corral.api.cache_diagnosis import Diagnosis
 from corral.api.choice import Choice
 from corral.api.dialects.messages.billing import BILLING_HEADER
 from corral.api.dialects.messages.block import CACHE_TTLS
 from corral.api.dialects.messages.content import AnswerContent
-from corral.api.dialects.messages.diagnostics import render_diagnostics
 from corral.api.dialects.messages.error import render_error
 from corral.api.dialects.messages.parse import ParsedMessages
 from corral.api.dialects.messages.schema import MessagesRequest
@@ -44,8 +42,6 @@ class MessagesRenderer:
         parser = prepared.chat_format.parser(prepared.chat, prepared.prompt)
         self._content = AnswerContent(parser, shows_reasoning)
         self._is_begun = False
-        self._wants_diagnostics = body.diagnostics is not None
-        self.diagnosis: Diagnosis | None = None
         self._pinged_at = 0.0
         self._frame = {
             "id": f"msg_{draw_hex(12)}",
@@ -78,7 +74,6 @@ class MessagesRenderer:
             "content": self._content.blocks,
             **self._end(choice),
             "usage": {**self._usage(choice, choice.ended.timings.predicted_n), **self._cache_usage(choice)},
-            **self._diagnostics(choice),
             **self._remarks(choice),
         }
 
@@ -88,7 +83,6 @@ class MessagesRenderer:
         self._is_begun = True
         self._pinged_at = time.monotonic()
         message: dict[str, Any] = {**self._frame, "content": [], "stop_reason": None, "stop_sequence": None}
-        message |= self._diagnostics(choice)
         message["usage"] = {**self._usage(choice, 0), **self._cache_usage(choice)}
         return [{"type": "message_start", "message": message}, _PING]
 
@@ -140,11 +134,6 @@ class MessagesRenderer:
 
     def _n_written(self, choice: Choice) -> int:
         return len(choice.task.prompt) - choice.n_cached if self._parsed.cache_ttl is not None else 0
-
-    def _diagnostics(self, choice: Choice) -> dict[str, Any]:
-        if not self._wants_diagnostics:
-            return {}
-        return {"diagnostics": render_diagnostics(self.diagnosis, choice.n_cached)}
 
     def _remarks(self, choice: Choice) -> dict[str, Any]:
         remarks: dict[str, Any] = render_cache_report(choice, self._context)

@@ -11,7 +11,6 @@ from starlette.types import Scope
 
 from corral.api.body import JsonResponse, parse_body
 from corral.api.count_tokens import count_tokens
-from corral.api.diagnose import begin_diagnosis
 from corral.api.dialects.messages.document import read_pdfs
 from corral.api.dialects.messages.error import VERSION_HEADER
 from corral.api.dialects.messages.model_list import render_model
@@ -61,11 +60,6 @@ async def messages(request: Request) -> Response:
     with renaming(parsed.names):
         prepared = await prepare_chat(request, parsed.chat, state.prepare)
         renderer = MessagesRenderer(state.model.render_context, body, parsed, prepared)
-        if body.diagnostics is not None:
-            previous_id = body.diagnostics.previous_message_id
-            renderer.diagnosis = await begin_diagnosis(
-                request, renderer.id, previous_id, parsed.chat, prepared.completion
-            )
         response = await respond(request, prepared.completion, renderer, body.stream)
     return with_id(request, response)
 

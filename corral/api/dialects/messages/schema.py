@@ -76,12 +76,6 @@ class OutputConfig(RequestModel):
     format: OutputFormat | None = Field(None, description="The form of the answer.")
 
 
-class DiagnosticsField(RequestModel):
-    previous_message_id: Text | None = Field(
-        None, description="The `id` of an earlier message, whose prompt is compared with this one."
-    )
-
-
 class MessagesFields(GenerationFields):
     """A conversation, and how to answer it."""
 
@@ -125,11 +119,6 @@ class MessagesRequest(MessagesFields):
     n_predict: Annotated[int, Whole, bounds("n_predict"), limits(0)] = Field(
         validation_alias=AliasChoices("max_tokens", "n_predict"), description="The most tokens to generate."
     )
-    diagnostics: DiagnosticsField | None = Field(
-        None,
-        description="Tell why the prompt of an earlier message was not reused. Messages are compared only "
-        "with those that had this field too.",
-    )
 
 
 _USAGE = shape(
@@ -154,6 +143,5 @@ MESSAGE = shape(
     cache_report="object?",
     schema_violation="object?",
     truncated_grammar="boolean?",
-    diagnostics="object|null?",
 )
 INPUT_TOKENS = shape(input_tokens="integer", warnings="array?")

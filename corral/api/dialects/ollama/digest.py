@@ -24,10 +24,6 @@ class FileDigest:
         done, _ = await asyncio.wait({task}, timeout=_WAIT_S)
         return task.result() if done else ""
 
-    async def wait(self, path: str) -> str:
-        """Return the digest when the whole file is read; empty if it cannot be."""
-        return await asyncio.shield(self._start(path))
-
     def _start(self, path: str) -> asyncio.Task[str]:
         self._task = self._task or asyncio.create_task(asyncio.to_thread(compute_digest, Path(path)))
         return self._task

@@ -77,7 +77,7 @@ router.include_router(_root)
 @router.post(
     "/api/chat",
     openapi_extra=body_of(schema.OllamaChatRequest),
-    responses=answers(schema.CHAT, 501, 507, also=[MEDIA_TYPE]),
+    responses=answers(schema.CHAT, 404, 501, 507, also=[MEDIA_TYPE]),
 )
 async def chat(request: Request) -> Response:
     """Answer a conversation, in ollama's shape."""
@@ -93,7 +93,7 @@ async def chat(request: Request) -> Response:
 @router.post(
     "/api/generate",
     openapi_extra=body_of(schema.OllamaGenerateRequest),
-    responses=answers(schema.GENERATE, 501, 507, also=[MEDIA_TYPE]),
+    responses=answers(schema.GENERATE, 404, 501, 507, also=[MEDIA_TYPE]),
 )
 async def generate(request: Request) -> Response:
     """Answer a prompt, in ollama's shape."""
@@ -108,7 +108,7 @@ async def generate(request: Request) -> Response:
 @router.post(
     "/api/embed",
     openapi_extra=body_of(schema.OllamaEmbedRequest),
-    responses=answers(schema.EMBED, 501, 507),
+    responses=answers(schema.EMBED, 404, 501, 507),
 )
 async def embed_inputs(request: Request) -> Response:
     """Vectors of texts, in ollama's shape."""
@@ -119,7 +119,7 @@ async def embed_inputs(request: Request) -> Response:
 @router.post(
     "/api/embeddings",
     openapi_extra=body_of(schema.OllamaEmbeddingsRequest),
-    responses=answers(schema.EMBEDDING, 501, 507),
+    responses=answers(schema.EMBEDDING, 404, 501, 507),
 )
 async def embed_prompt(request: Request) -> Response:
     """The vector of a text, in ollama's older shape."""

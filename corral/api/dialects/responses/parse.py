@@ -111,6 +111,8 @@ def _format_fields(body: ContextFields, names: dict[str, str], remarks: Remarks)
         remarks.warn("text.verbosity", "has no effect")
     if body.text.format is None or body.text.format.type == "text":
         return {}
+    if body.response_format is not None:
+        raise InvalidRequest("cannot be combined with 'text.format'", field="response_format")
     remarks.check_keys(body.text.format.model_extra or {}, (), "text.format")
     names["response_format"] = "text.format.schema"
     return {"response_format": _response_format(body.text.format)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from corral.api.cache_diagnosis import Diagnosis
 from corral.api.choice import Choice
 from corral.api.dialects.named_event import named_events
 from corral.api.dialects.responses.error import render_event, render_failure
@@ -17,7 +16,6 @@ from corral.api.dialects.responses.stored import StoredResponse, last_event, ope
 from corral.api.model import RenderContext
 from corral.api.prepare_chat import PreparedChat
 from corral.api.render import native
-from corral.api.render.cache_diagnostics import render_prompt_cache_diagnostics
 from corral.api.render.state import render_cache_report
 from corral.core.answer_id import now
 from corral.core.errors import CorralError
@@ -57,7 +55,6 @@ class ResponsesRenderer:
         self._output = self._open_output(parsed, prepared)
         self._is_begun = False
         self._n_events = 0
-        self.diagnosis: Diagnosis | None = None
 
     @property
     def stored(self) -> StoredResponse:
@@ -138,16 +135,11 @@ class ResponsesRenderer:
         events = [*self._output.feed(done.text), *self._output.finish(is_whole)]
         is_whole = is_whole and not self._output.is_cut
         reason = None if is_whole else {"reason": "max_output_tokens"}
-        diagnostics = {}
-        if self.diagnosis is not None:
-            found = render_prompt_cache_diagnostics(self.diagnosis, choice.n_cached)
-            diagnostics["prompt_cache_diagnostics"] = found
         ending = self._end(
             "completed" if is_whole else "incomplete",
             events,
             incomplete_details=reason,
             **native.render_unmet(done),
-            **diagnostics,
             usage=self._usage(choice, done),
             **render_cache_report(choice, self._context),
         )

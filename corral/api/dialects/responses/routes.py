@@ -12,7 +12,6 @@ from starlette.responses import Response
 from corral.api.body import JsonResponse, parse_body
 from corral.api.choice import Choice, follow
 from corral.api.count_tokens import count_tokens
-from corral.api.diagnose import begin_diagnosis
 from corral.api.dialects.place import renaming
 from corral.api.dialects.responses.agent import respond_with_tools
 from corral.api.dialects.responses.background import STREAM, start_run
@@ -79,11 +78,6 @@ async def create(request: Request) -> Response:
     with renaming(parsed.names):
         prepared = await prepare_chat(request, parsed.chat, state_of(request).prepare)
         renderer = _open_renderer(request, body, exchange, parsed, prepared)
-        options = body.prompt_cache_options
-        if options is not None:
-            earlier = options.comparison_response_id
-            diagnosis = begin_diagnosis(request, exchange.id, earlier, parsed.chat, prepared.completion)
-            renderer.diagnosis = await diagnosis
         if body.background:
             return await _run(request, body, exchange, prepared, renderer)
         return await respond(request, prepared.completion, renderer, body.stream)

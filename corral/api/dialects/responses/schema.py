@@ -157,9 +157,7 @@ class ResponsesRequest(ContextFields):
     prompt_cache_key: Text | None = Field(
         None, description="Requests with the same key prefer the same slot."
     )
-    prompt_cache_options: PromptCacheOptions | None = Field(
-        None, description="Report why the prompt of an earlier response was not reused."
-    )
+    prompt_cache_options: PromptCacheOptions | None = Field(None, description=ACCEPTED)
     prompt_cache_retention: Any = Field(None, description=ACCEPTED)
 
 

@@ -4,7 +4,6 @@ import { html, useEffect, useState } from "../html.js";
 import { nextTheme } from "../theme.js";
 import { IconButton } from "../view/icon.js";
 import { KeyDialog } from "../view/key_dialog.js";
-import { Day } from "./day.js";
 import { clock } from "./format.js";
 import { Lanes } from "./lanes.js";
 import { Adapters, Engine, Prefixes, Sessions } from "./panels.js";
@@ -68,6 +67,5 @@ function Dashboard({ feed, state }) {
       <${Adapters} adapters=${snapshot.adapters} />
     </div>
     <${Requests} requests=${snapshot.requests} />
-    <${Day} />
     <${Usage} />`;
 }

@@ -46,8 +46,8 @@ export function duration(n) {
   return s < 48 * 3600 ? t("unit.h", { n: Math.round(s / 3600) }) : t("unit.days", { n: Math.round(s / 86400) });
 }
 
-export function clock(moment, options = {}) {
-  return new Date(moment).toLocaleTimeString(language, { hourCycle: "h23", ...options });
+export function clock(moment) {
+  return new Date(moment).toLocaleTimeString(language, { hourCycle: "h23" });
 }
 
 export function bytes(n) {

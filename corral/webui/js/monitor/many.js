@@ -4,7 +4,6 @@ import { html, useEffect, useState } from "../html.js";
 import { ask, setApiKey } from "../api.js";
 import { KeyDialog } from "../view/key_dialog.js";
 import { Head } from "./app.js";
-import { Day } from "./day.js";
 import { Feed } from "./feed.js";
 import { bytes } from "./format.js";
 import { Lanes } from "./lanes.js";
@@ -41,7 +40,7 @@ export function ManyApp() {
       ${list && html`<${Memory} models=${models} held=${held} limit=${list.memory?.limit} />`}
       ${shown.map(({ id }) => html`<${Group} key=${`${id} ${nTries}`} model=${id} />`)}
       ${list && !shown.length && html`<p class="soft">${t("memory.none")}</p>`}
-      ${list && html`<${Day} key=${`day ${nTries}`} /><${Usage} key=${`usage ${nTries}`} />`}
+      ${list && html`<${Usage} key=${`usage ${nTries}`} />`}
     </main>
     ${isLocked && html`<${KeyDialog} key=${nTries} onKey=${useKey} />`}`;
 }

@@ -1,8 +1,8 @@
-// Throughput and latencies over the last minute, or over a day.
+// Throughput and latencies over the last minute.
 
 import { html, useEffect, useRef } from "../html.js";
 import uPlot from "../../vendor/uplot.mjs";
-import { clock, ms, rate, tick, tickMs } from "./format.js";
+import { ms, rate, tick, tickMs } from "./format.js";
 import { ago } from "./lanes.js";
 import { t } from "./text.js";
 
@@ -22,9 +22,8 @@ const PLOTS = [
   { title: t("plot.itl"), format: ms, tick: tickMs, lines: quantiles("itl_ms") },
 ];
 
-/** A plot may have its own `spanS`, `axis` (of time), `span` (in texts: minute or day), and points, for values without neighbours. */
-export function Plots({ samples, plots = PLOTS }) {
-  return html`<div class="plots">${plots.map((plot) => html`<${Plot} key=${plot.title} plot=${plot} samples=${samples} />`)}</div>`;
+export function Plots({ samples }) {
+  return html`<div class="plots">${PLOTS.map((plot) => html`<${Plot} key=${plot.title} plot=${plot} samples=${samples} />`)}</div>`;
 }
 
 function Plot({ plot, samples }) {
@@ -53,11 +52,11 @@ function Plot({ plot, samples }) {
       <p class="unseen">${plot.lines.map((line) => describe(line, plot, samples)).join(" ")}</p>
     </figcaption>
     <div class="chart" ref=${place} aria-hidden="true"></div>
-    ${!hasValues && html`<p class="soft empty">${t(`span.${plot.span ?? "minute"}.none`)}</p>`}
+    ${!hasValues && html`<p class="soft empty">${t("span.minute.none")}</p>`}
   </figure>`;
 }
 
-export function quantiles(name) {
+function quantiles(name) {
   return [
     { label: t("plot.median"), color: "--decode", of: (sample) => sample[name]?.p50 ?? null },
     { label: t("plot.p95"), color: "--soft", of: (sample) => sample[name]?.p95 ?? null, dash: [4, 3] },
@@ -76,11 +75,11 @@ function dataOf(plot, samples) {
   return [samples.map((sample) => sample.t / 1000), ...plot.lines.map((line) => samples.map(line.of))];
 }
 
-function describe({ label, of }, { format, span = "minute" }, samples) {
+function describe({ label, of }, { format }, samples) {
   const values = samples.map(of).filter((value) => value !== null);
-  if (!values.length) return t(`span.${span}.nothing`, { label });
+  if (!values.length) return t("span.minute.nothing", { label });
   const [now, least, most] = [values.at(-1), Math.min(...values), Math.max(...values)].map(format);
-  return t(`span.${span}.values`, { label, now, least, most });
+  return t("span.minute.values", { label, now, least, most });
 }
 
 function options(plot, width, colors) {
@@ -102,7 +101,7 @@ function options(plot, width, colors) {
     cursor: { show: false },
     padding: [8, right ? 0 : Math.max(12, 4 * t("lane.now").length), 0, 0], // half of the last label
     scales: {
-      x: { time: false, range: (u) => [(u.data[0].at(-1) ?? 0) - (plot.spanS ?? SPAN_S), u.data[0].at(-1) ?? 0] },
+      x: { time: false, range: (u) => [(u.data[0].at(-1) ?? 0) - SPAN_S, u.data[0].at(-1) ?? 0] },
       y: { range },
       right: { range },
     },
@@ -114,12 +113,12 @@ function options(plot, width, colors) {
         width: 1.75,
         dash: line.dash,
         scale: line.isRight ? "right" : "y",
-        points: { show: plot.hasPoints ?? false, size: 4, fill: () => colors.of(line.color) },
+        points: { show: false },
         spanGaps: false,
       })),
     ],
     axes: [
-      axis({ ...(plot.axis ?? agoAxis), size: 24, grid: { show: false } }),
+      axis({ ...agoAxis, size: 24, grid: { show: false } }),
       axis({ values }),
       ...(right ? [axis({ scale: "right", side: 1, values, grid: { show: false } })] : []),
     ],
@@ -130,12 +129,6 @@ function options(plot, width, colors) {
 const agoAxis = {
   values: (u, splits) => splits.map((at) => ago(Math.round(u.scales.x.max - at))),
   splits: (u) => [60, 40, 20, 0].map((s) => u.scales.x.max - s),
-};
-
-/** Times of the day, every six hours. */
-export const clockAxis = {
-  values: (_, splits) => splits.map((at) => clock(1000 * at, { hour: "2-digit", minute: "2-digit" })),
-  splits: (u) => [22, 16, 10, 4].map((h) => Math.round((u.scales.x.max - h * 3600) / 3600) * 3600),
 };
 
 /** The page's colours for canvases, updated when the theme changes. */

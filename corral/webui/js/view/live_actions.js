@@ -18,7 +18,7 @@ export function LiveActions({ message, app }) {
   };
   return html`<span class="live actions">
     <${IconButton} icon=${isPaused ? "go" : "pause"} label=${isPaused ? t("message.resume") : t("message.pause")} disabled=${!hasText} onClick=${toggle} />
-    <${IconButton} icon="fork" label=${t("message.fork")} disabled=${!hasText} onClick=${() => app.writer.fork(message.id)} />
+    <${IconButton} icon="fork" label=${t("message.fork")} disabled=${!message.content} onClick=${() => app.writer.fork(message.id)} />
     <${IconButton} icon="edit" label=${t("message.editWords")} disabled=${!message.content} onClick=${edit} />
   </span>`;
 }

@@ -1,4 +1,4 @@
-"""`corral compare`: measure how far a model file diverges from another, on a text that ships with Corral."""
+"""Measure how far a model file diverges from another: `python -m bench.quality A.gguf B.gguf`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ComparedFile(msgspec.Struct, frozen=True):
     perplexity: float
 
 
-def run_compare(args: Sequence[str]) -> int:
+def main(args: Sequence[str]) -> int:
     options = _parse(args)
     out = Console(highlight=False)
     try:
@@ -48,7 +48,7 @@ def run_compare(args: Sequence[str]) -> int:
         with progress_bar() as report:
             found = compare_models(options.a, options.b, text, report, options.threads)
     except CorralError as error:
-        sys.stderr.write(f"corral: {error.message}\n")
+        sys.stderr.write(f"quality: {error.message}\n")
         return 1
     a = msgspec.structs.replace(facts[0], perplexity=found.b_from_a.perplexity_a)
     b = msgspec.structs.replace(facts[1], perplexity=found.b_from_a.perplexity_b)
@@ -61,7 +61,7 @@ def run_compare(args: Sequence[str]) -> int:
 
 def _parse(args: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="corral compare",
+        prog="python -m bench.quality",
         description="Measure how much model B, a re-encoding of model A, differs from it: the "
         "perplexity of both, the KL divergence of their next-token distributions, and the "
         "divergence of both from a reference, which is A's weights decoded to floats "
@@ -167,3 +167,7 @@ def _verdict(found: Comparison) -> str:
     )
     keeps = "keeps" if keeps_quality(found) else "does not keep"
     return f"B {keeps} the quality of A ({limits})."
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

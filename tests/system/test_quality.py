@@ -1,4 +1,4 @@
-"""The command `corral compare`, as it is run."""
+"""The measurement of quality, as it is run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.compare import run_compare
+from bench.quality import main
 from corral.tuning.divergence import sample_text
 from tests.tools.quantize import to_q8_0
 
@@ -45,11 +45,11 @@ def text(tmp_path_factory):
 
 
 def command(*words):
-    return [sys.executable, "-m", "corral", "compare", "-t", "1", *map(str, words)]
+    return [sys.executable, "-m", "bench.quality", "-t", "1", *map(str, words)]
 
 
 def compare(*words):
-    return subprocess.run(command(*words), capture_output=True, text=True, encoding="utf-8")
+    return subprocess.run(command(*words), cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
 
 
 def test_a_table_in_a_pipe(files, text):
@@ -128,7 +128,9 @@ def test_a_bar_on_a_terminal(files, text):
     a, b, _ = files
     ours, theirs = pty.openpty()
     environ = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    process = subprocess.Popen(command(a, b, "--text", text), stdout=theirs, stderr=theirs, env=environ)
+    process = subprocess.Popen(
+        command(a, b, "--text", text), stdout=theirs, stderr=theirs, env=environ, cwd=ROOT
+    )
     os.close(theirs)
     output = b""
     try:
@@ -157,7 +159,7 @@ def test_a_bar_on_a_terminal(files, text):
 )
 def test_wrong_words_are_exit_2(words, reason, capsys):
     with pytest.raises(SystemExit) as end:
-        run_compare(words)
+        main(words)
     out, err = capsys.readouterr()
     assert (end.value.code, out) == (2, "")
     assert reason in err
@@ -169,7 +171,7 @@ def test_the_command_itself_ends_like_this(files, tmp_path):
     assert compare(files[0]).returncode == 2
     answer = compare("--help")
     assert (answer.returncode, answer.stderr) == (0, "")
-    assert "usage: corral compare" in answer.stdout
+    assert "usage: python -m bench.quality" in answer.stdout
 
 
 def broken(name, tmp_path, files, encoders, models):
@@ -220,10 +222,10 @@ def broken(name, tmp_path, files, encoders, models):
 )
 def test_files_that_do_not_work_are_exit_1(name, reason, tmp_path, files, encoders, models, capsys):
     words = broken(name, tmp_path, files, encoders, models)
-    assert run_compare([str(word) for word in words]) == 1
+    assert main([str(word) for word in words]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("corral: ")
+    assert err.startswith("quality: ")
     assert reason in err
     assert err.count("\n") == 1
 

@@ -1,0 +1,1 @@
+"""The cases, in groups: each is a module here and a file in `recorded`."""
