@@ -3,7 +3,7 @@
     here   | prompt | answer, delivered | p |      everything but the pending tokens is evaluated
     there  | prompt | answer, delivered | p |      they are evaluated next, as they would have been here
 
-A task that cannot be handed over is not lost: the other engine evaluates what is known of it again.
+A task that cannot be handed over is not lost: what is known of it is evaluated again, here or there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,12 @@ class HandOvers(Worker):
             if request is None or command.fd < 0 or not _can_leave(request):
                 raise Conflict("the task cannot be handed over now")
             saved, n_past = self._take_out(self._scheduler.slot_of(request), request)
-            yield self._files.submit(self._write, command.fd, saved)
+            try:
+                yield self._files.submit(self._write, command.fd, saved)
+            except CorralError:
+                self._scheduler.requeue(request)
+                raise
+            request.close()
             return HandedOver(command.id, n_past)
         finally:
             if command.fd >= 0:
@@ -76,14 +81,14 @@ class HandOvers(Worker):
         # A window that was shifted is summed in another order once it is restored.
         is_moved = request.truncated and self._kv.n_fixed_saved(len(slot.tokens)) > 0
         is_foreign = slot.reuse_key.is_imported
-        if is_foreign or is_moved or (n_over and not self._can_cut(slot, request)):
+        if n_past < 1 or is_foreign or is_moved or (n_over and not self._can_cut(slot, request)):
             raise Conflict("the state cannot be handed over")
         if n_over:
             self._kv.trim(slot, len(slot.tokens) - n_over)
         saved = self._kv.save(slot)
         self._scheduler.remove(request.id)
-        request.close()
         if saved is None:
+            self._scheduler.requeue(request)
             raise Conflict("the state cannot be read now")
         return replace(saved, tenant=b""), n_past
 

@@ -53,7 +53,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._queue) or self._n_busy > 0
+        return bool(self._queue or self._yielded) or self._n_busy > 0
 
     @property
     def has_due(self) -> bool:
@@ -239,6 +239,10 @@ class Scheduler:
         assert slot.request is not None
         self._yielded.append(slot.request)
         self.release(slot)
+
+    def requeue(self, request: Request) -> None:
+        """Have a request that has no slot any more repeated."""
+        self._yielded.append(request)
 
     def take_yielded(self) -> list[Request]:
         yielded, self._yielded = self._yielded, []

@@ -153,6 +153,22 @@ def test_a_state_that_cannot_be_read_is_evaluated_again(damage):
     assert there.backend.n_prompt_tokens_evaluated > 50
 
 
+@pytest.mark.parametrize("is_readable", [False, True])
+def test_a_task_whose_state_cannot_be_written_continues_where_it_was(is_readable, tmp_path):
+    """Nor one whose state cannot be read."""
+    one = task(0, [3] * 50, n_predict=30)
+    bench = EngineHarness()
+    bench.engine.handle(one)
+    for _ in range(10):
+        bench.engine.step()
+    bench.backend.flush_pending = lambda _: is_readable
+    (tmp_path / "state").touch()
+    bench.run(HandOver(id=COMMAND, task_id=0, fd=os.open(tmp_path / "state", os.O_RDONLY)))
+    assert bench.of(COMMAND, Failed)
+    assert bench.tokens(0) == undisturbed(one).result()[0]
+    assert len(bench.of(0, Done)) == 1
+
+
 @pytest.mark.parametrize(
     "sampling",
     [
