@@ -10,7 +10,6 @@ from tests.golden.cases.dialect import FEATURES, Dialect
 from tests.golden.play import play
 from tests.golden.recording import groups, modules, recorded, write
 
-_GOING = ("/v1/receipts/replay", "/monitor/day")  # features that are removed: nobody has to see them again
 _CASES = [(group, case) for group, cases in groups().items() for case in cases]
 _DIALECTS: list[Dialect] = [each for module in modules().values() for each in getattr(module, "DIALECTS", ())]
 
@@ -43,7 +42,7 @@ def test_every_operation_has_a_case() -> None:
         for path in (operation.path, *operation.aliases)
         if not any(method == operation.method and _is_at(path, each) for method, each in asked)
     ]
-    assert [each for each in missing if each[1] not in _GOING] == []
+    assert missing == []
 
 
 @pytest.mark.parametrize("dialect", _DIALECTS, ids=lambda dialect: dialect.name)
