@@ -76,7 +76,7 @@ def test_only_private_addresses_are_joined():
 
 def test_without_ray_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(CorralError, match=r"llama-corral\[ray\]"):
+    with pytest.raises(CorralError, match=r"\.\[ray\]"):
         import_ray("127.0.0.1")
 
 
