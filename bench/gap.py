@@ -9,11 +9,11 @@ import json
 import os
 import signal
 import urllib.parse
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import closing
 from itertools import pairwise
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from bench.client import complete, get, post
 from bench.process import Corral
@@ -22,8 +22,13 @@ from bench.setup import AS_GIVEN
 from corral.cli.default_model import find_default_model
 
 _AFTER = 20  # tokens after the fault
-_BODY = {"temperature": 0, "ignore_eos": True, "stream": True, "id_slot": 0, "prompt": "Once upon a time"}
-Fault = Callable[[str], Coroutine[Any, Any, None]]
+_BODY = {"temperature": 0, "ignore_eos": True, "stream": True, "id_slot": 0}
+
+
+class Fault(Protocol):
+    __name__: str
+
+    def __call__(self, url: str) -> Coroutine[Any, Any, None]: ...
 
 
 async def drain(url: str) -> None:
@@ -39,7 +44,8 @@ async def gap_s(url: str, n: int, fault: Fault) -> float:
     """Return the longest time between two tokens from the n-th on, where the fault happens."""
     address = urllib.parse.urlsplit(url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
-    body = json.dumps({**_BODY, "n_predict": n + _AFTER}).encode()
+    prompt = f"{fault.__name__} {n} times"  # nothing of the answer is cached anywhere
+    body = json.dumps({**_BODY, "prompt": prompt, "n_predict": n + _AFTER}).encode()
     writer.write(f"POST /completion HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
     times: list[float] = []
     happening: asyncio.Task[None] | None = None
