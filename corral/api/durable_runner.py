@@ -16,7 +16,7 @@ from corral.api.durable import DurableWork, set_work
 from corral.api.followed_stream import set_session
 from corral.api.state import AppState
 from corral.api.stream_session import StreamSession
-from corral.core.removed import FIELDS, find_fields
+from corral.core.removed import FIELDS
 from corral.core.repeat import repeat
 from corral.storage.journal import Journal
 from corral.storage.journal_record import History
@@ -112,12 +112,10 @@ class DurableRunner:
 
 def _without_removed(body: bytes) -> bytes:
     """Return a body without fields of former versions, which are refused in new requests."""
-    if not any(field.rpartition(".")[2].encode() in body for field in FIELDS):
+    if not any(field.encode() in body for field in FIELDS):
         return body
     content = orjson.loads(body)
-    for _, place, key in [*find_fields(content)]:
-        del place[key]
-    return orjson.dumps(content)
+    return orjson.dumps({key: value for key, value in content.items() if key not in FIELDS})
 
 
 class _Answer:

@@ -1,4 +1,4 @@
-"""What former versions had, and what to use instead: one table, for the messages that refuse it."""
+"""What former versions had, and what to use instead: one table, for the messages that say so."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ COMMANDS: Mapping[str, str] = {
     "compare": "run python -m bench.quality A.gguf B.gguf in Corral's source tree",
     "replay": _RECEIPTS,
 }
-FIELDS: Mapping[str, str] = {  # of request bodies; a.b is in the object a
+FIELDS: Mapping[str, str] = {"receipt": _RECEIPTS}  # of request bodies
+IGNORED_FIELDS: Mapping[
+    str, str
+] = {  # other servers have them, whose clients get a warning; a.b is in the object a
     "diagnostics": _COMPARISON,
     "prompt_cache_options.comparison_response_id": _COMPARISON,
-    "receipt": _RECEIPTS,
 }
 ACTIONS: Mapping[str, str] = {"edit": _CONTINUED, "fork": _CONTINUED}  # on running answers
 PATHS: Mapping[str, str] = {"/monitor/day": _HISTORY, "/v1/receipts/replay": _RECEIPTS}
@@ -33,12 +35,11 @@ def explain_removal(instead: str) -> str:
     return f"removed in 0.13: {instead}"
 
 
-def find_fields(body: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield the fields of `FIELDS` that a body has, each with the object it is in and its key there."""
-    for field in FIELDS:
-        *outer, key = field.split(".")
-        place: Any = body
-        for name in outer:
-            place = place.get(name) if isinstance(place, dict) else None
-        if isinstance(place, dict) and place.get(key) is not None:
-            yield field, place, key
+def find_fields(body: Mapping[str, Any], fields: Mapping[str, str]) -> Iterator[str]:
+    """Yield those of the fields that a body has."""
+    for field in fields:
+        value: Any = body
+        for name in field.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            yield field

@@ -1,4 +1,4 @@
-"""What former versions had is refused with what to use instead."""
+"""What former versions had is refused, or ignored with a warning, with what to use instead."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ PATHS = {
 }
 COMPARED: dict[str, Any] = {"prompt_cache_options": {"mode": "auto", "comparison_response_id": "x"}}
 COMPARISON = "prompt_cache_options.comparison_response_id"
+IGNORED: list[tuple[str, str, dict[str, Any]]] = [
+    ("diagnostics", "/v1/messages", {**CHAT, "diagnostics": {"previous_message_id": None}}),
+    (COMPARISON, "/v1/chat/completions", {**CHAT, **COMPARED}),
+    (COMPARISON, "/v1/responses", {"input": "hi", "max_output_tokens": 1, **COMPARED}),
+]
 REQUESTS: list[tuple[str, str, dict[str, Any], str]] = [
-    ("diagnostics", "/v1/messages", {**CHAT, "diagnostics": {"previous_message_id": None}}, "cache_report"),
-    (COMPARISON, "/v1/chat/completions", {**CHAT, **COMPARED}, "cache_report"),
-    (COMPARISON, "/v1/responses", {"input": "hi", **COMPARED}, "cache_report"),
     ("receipt", "/completion", {"prompt": "a", "receipt": True}, "same model, seed and request"),
     ("receipt", "/v1/chat/completions", {**CHAT, "receipt": True}, "same model, seed and request"),
 ]
@@ -39,6 +41,7 @@ def test_every_row_of_the_table_is_tried():
     assert removed.PATHS.keys() == {path for _, path in PATHS}
     assert removed.ACTIONS.keys() == {"edit", "fork"}
     assert removed.FIELDS.keys() == {field for field, *_ in REQUESTS}
+    assert removed.IGNORED_FIELDS.keys() == {field for field, *_ in IGNORED}
 
 
 @pytest.mark.parametrize(("name", "instead"), OPTIONS.items())
@@ -66,6 +69,14 @@ async def test_a_field(field, path, body, instead):
     assert error["message"].startswith(f"Field '{field}': removed in 0.13: ")
     assert instead in error["message"]
     assert error["param"] == field
+
+
+@pytest.mark.parametrize(("field", "path", "body"), IGNORED)
+async def test_a_field_of_other_servers_is_a_warning(field, path, body):
+    answer = await post(Server(chat_template="chatml"), path, json=body)
+    (warning,) = [each for each in answer["warnings"] if field in each]
+    assert warning.startswith(f"Field '{field}' was ignored: removed in 0.13: ")
+    assert "cache_report" in warning
 
 
 @pytest.mark.parametrize("action", ["edit", "fork"])

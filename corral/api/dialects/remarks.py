@@ -7,6 +7,7 @@ from typing import Any
 
 from corral.api.schema.completion import GenerationFields
 from corral.api.schema.parse import MAX_IGNORED, MAX_NAME_CHARS, RequestModel
+from corral.core.removed import IGNORED_FIELDS
 
 # What shows only in answers of other APIs.
 WITHOUT_EFFECT = (
@@ -53,4 +54,5 @@ def nested_warnings(body: RequestModel, names: Collection[str]) -> list[str]:
         for name, value in nested.items()
         if isinstance(value, RequestModel)
         for field in list(value.model_extra or ())[:8]
+        if f"{name}.{field}" not in IGNORED_FIELDS
     ]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import AliasChoices, BaseModel, ConfigDict, PrivateAttr, ValidationError, model_validator
 
 from corral.core.errors import InvalidRequest
-from corral.core.removed import FIELDS, explain_removal, find_fields
+from corral.core.removed import FIELDS, IGNORED_FIELDS, explain_removal, find_fields
 from corral.text.json_depth import MAX_FIELDS
 
 MAX_IGNORED = 32  # fields that an answer names
@@ -73,7 +73,7 @@ def build(model: type[RequestModel]) -> None:
 
 def parse_request(model: type[RequestT], data: Any) -> RequestT:
     check_fields(model, data)
-    for name, *_ in find_fields(data):
+    for name in find_fields(data, FIELDS):
         raise InvalidRequest(explain_removal(FIELDS[name]), field=name)
     clamped: dict[str, str] = {}
     try:
@@ -82,6 +82,10 @@ def parse_request(model: type[RequestT], data: Any) -> RequestT:
         raise _explain(error) from None
     request._sent = _sent_names(model, data)
     warnings = [f"Field '{request.name_of(field)}': {what}" for field, what in clamped.items()]
+    warnings += [
+        f"Field '{name}' was ignored: {explain_removal(IGNORED_FIELDS[name])}"
+        for name in find_fields(data, IGNORED_FIELDS)
+    ]
     request._warnings = warnings + _ignored(request)
     return request
 
@@ -101,7 +105,7 @@ def check_fields(model: type[RequestModel], data: Any, is_whole: bool = True) ->
 
 def _ignored(request: RequestModel) -> list[str]:
     """Warn about ignored fields; a body may have any number of them, a response only a few."""
-    names = list(request.model_extra or ())
+    names = [name for name in request.model_extra or () if name not in IGNORED_FIELDS]
     known = _fields_by_name(type(request))
     warnings = [
         f"Field '{name}' was ignored: it is an alias of '{request.name_of(known[name])}', which is set too"
