@@ -26,7 +26,7 @@ def main() -> None:
     print("| policy | evaluated tokens | giant cache | wait p50 | p99 | busiest engine |")
     print("| --- | --- | --- | --- | --- | --- |")
     policies: dict[str, Policy] = {
-        "cached prefix (Corral)": CachedPrefix(),
+        "cached prefix (Corral)": (own := CachedPrefix(n)),
         "text tree": TextTree(n),
         "consistent hashing": ConsistentHash(n),
         "least loaded": LeastLoaded(),
@@ -41,6 +41,8 @@ def main() -> None:
             f" {seconds * 1e6 / outcome.n_turns:.0f} us a request",
             flush=True,
         )
+        if policy is own:
+            print(f"placing: {own.placing_s * 1e6 / outcome.n_turns:.0f} us a request")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import heapq
 
 from bench.fleet.workload import Scale, Turn
 from corral.link.placement import SERVICE_MS, EngineCost, EngineLoad
-from corral.link.prefix_index import BLOCK, PrefixIndex
+from corral.link.prefix_index import BLOCK, HeldBlocks, PrefixIndex
 
 TOKEN_MS = 0.5  # to evaluate a prompt token
 STEP_MS, STREAM_MS = 20.0, 2.0  # a decode step, and each stream in it
@@ -16,11 +16,13 @@ STEP_MS, STREAM_MS = 20.0, 2.0  # a decode step, and each stream in it
 class SimulatedEngine:
     """Mutable. `index` is exact: what it has in slots and host memory, and prompts on their way."""
 
-    def __init__(self, number: int, scale: Scale, cost: EngineCost) -> None:
+    def __init__(self, number: int, scale: Scale, cost: EngineCost, held: HeldBlocks) -> None:
         self.number = number
-        self.index = PrefixIndex(1 << 30)
+        self.is_changed = True  # since it was placed among last
+        self.index = PrefixIndex(1 << 30, held, number)
         self.busy_s = 0.0
-        self._cost = cost
+        self.cost = cost
+        self.held = held  # the blocks of all engines
         self._n_slots, self._n_cached_blocks = scale.n_slots, scale.n_cached_blocks
         self._held: collections.OrderedDict[int, int] = collections.OrderedDict()  # blocks of users, LRU
         self._n_held = 0
@@ -41,20 +43,21 @@ class SimulatedEngine:
     @property
     def load(self) -> EngineLoad:
         n_ahead = sum(turn.n_evaluated for turn in (*self._prefill, *self._waiting))
-        service_ms = self._cost.service_ms or SERVICE_MS
+        service_ms = self.cost.service_ms or SERVICE_MS
         n_waiting = len(self._waiting)
         return EngineLoad(
             self._n_slots,
             self.n_running,
             n_waiting,
             n_ahead,
-            self._cost.token_ms or TOKEN_MS,
+            self.cost.token_ms or TOKEN_MS,
             service_ms,
             self._n_held,
         )
 
     def add(self, turn: Turn) -> None:
         """Take a turn that arrives now."""
+        self.is_changed = True
         turn.engine, turn.n_evaluated = self.number, self._n_missing(turn)
         self.index.put(("task", turn.id), turn.blocks)
         self._waiting.append(turn)
@@ -70,6 +73,7 @@ class SimulatedEngine:
 
     def advance(self, now_s: float) -> list[Turn]:
         """Come to this time; return the turns that are done."""
+        self.is_changed = True
         done = []
         while self.next_s <= now_s:
             self._move_to(self.next_s)
@@ -116,7 +120,7 @@ class SimulatedEngine:
 
     def _end(self, turn: Turn) -> Turn:
         service_ms = (self._now_s - turn.began_s) * 1e3
-        self._cost.observe(turn.n_evaluated, turn.n_evaluated * TOKEN_MS, service_ms)
+        self.cost.observe(turn.n_evaluated, turn.n_evaluated * TOKEN_MS, service_ms)
         return turn
 
     def _n_missing(self, turn: Turn) -> int:

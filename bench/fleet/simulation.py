@@ -10,6 +10,7 @@ from bench.fleet.engine import SimulatedEngine
 from bench.fleet.policy import Policy
 from bench.fleet.workload import Scale, Turn, Workload
 from corral.link.placement import EngineCost
+from corral.link.prefix_index import HeldBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class Outcome:
 
 
 def simulate(scale: Scale, policy: Policy, seed: int = 1) -> Outcome:
-    workload, cost = Workload(scale, seed), EngineCost()
-    engines = [SimulatedEngine(number, scale, cost) for number in range(scale.n_engines)]
+    workload, cost, held = Workload(scale, seed), EngineCost(), HeldBlocks()
+    engines = [SimulatedEngine(number, scale, cost, held) for number in range(scale.n_engines)]
     events = [(turn.arrived_s, turn.id, turn) for turn in workload.first()]
     heapq.heapify(events)
     wakes: list[tuple[float, int]] = []  # when something ends in an engine; outdated unless in `due`

@@ -61,7 +61,12 @@ class _Peek(msgspec.Struct, frozen=True):
     id: int = -1
     task_id: int = -1  # of a `Cancel`
     fd: int = -1
+    type: str = ""
     verb: str = ""
+
+    @property
+    def saves(self) -> bool:
+        return self.verb == Verb.SAVE or self.type == "hand_over"
 
 
 _peek = msgspec.msgpack.Decoder(_Peek).decode
@@ -165,7 +170,7 @@ class _Bridge:
             command = _peek(body)
             if command.fd < 0:
                 self._feed(Frame(body, command.task_id))
-            elif command.verb == Verb.SAVE:
+            elif command.saves:
                 fd = self._saves[command.id] = self._channel.receive_fd()
                 os.lseek(fd, 0, os.SEEK_SET)
                 self._feed(Frame(body, command.id, saves=True))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import IO, NamedTuple, Protocol
 
 from corral.cluster.message import Exit, Frame, Frames, FromHost, Part, decode_to_host, read_parts
-from corral.core.result import Failed, SlotReport
+from corral.core.result import Failed, HandedOver, SlotReport
 from corral.link.frame import decode_events, wrap_frame
 
 
@@ -73,7 +73,7 @@ class Conversation:
     def _take_saved(self, body: bytes) -> None:
         """Send the file of every save that has ended, ahead of the event that says so."""
         for event in decode_events(body):
-            if isinstance(event, (SlotReport, Failed)) and event.task_id in self._saves:
+            if isinstance(event, (SlotReport, HandedOver, Failed)) and event.task_id in self._saves:
                 self.outbox.put_file(event.task_id, self._saves.pop(event.task_id))
 
 

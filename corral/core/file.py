@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 
 from corral.core.errors import CorralError, InsufficientStorage
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def open_memory(what: str) -> int:
+    """Open an empty file, in memory if the system supports that; returns its descriptor."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(f"corral-{what}", os.MFD_CLOEXEC)
+    fd, path = tempfile.mkstemp(prefix=f"corral-{what}-")
+    os.unlink(path)
+    return fd
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:

@@ -79,6 +79,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     n_probs: int = 0
     post_sampling_probs: bool = False
 
+    @property
+    def remembers_draws(self) -> bool:
+        """Whether draws depend on the logits of earlier ones, not only on the tokens."""
+        return self.mirostat > 0 or self.xtc_probability > 0 or "adaptive_p" in self.samplers
+
 
 class SchemaCheck(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON Schema of which the grammar expresses only a part: the value must be checked as it grows.

@@ -223,7 +223,6 @@ class CacheReport(msgspec.Struct, frozen=True, kw_only=True):
     id_slot: int = -1  # the slot that held it
     n_cached: int
     n_moved: int = 0  # of n_cached: moved from later positions of the context
-    copied_from: int = -1  # the engine that the state was copied from before
     is_checkpoint: bool = False  # they end at a checkpoint, because the model's memory cannot be cut later
     n_common: int
     token: int | None = None
@@ -306,6 +305,13 @@ class SlotReport(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag
     ms: float = 0.0
 
 
+class HandedOver(msgspec.Struct, frozen=True, array_like=True, tag="handed_over"):
+    """The file has the state of the task's first `n_past` tokens, of prompt and answer."""
+
+    task_id: int  # the id of the command
+    n_past: int
+
+
 class AdapterLoaded(msgspec.Struct, frozen=True, array_like=True, tag="adapter_loaded"):
     task_id: int
     info: AdapterInfo
@@ -354,7 +360,7 @@ class Embedded(msgspec.Struct, frozen=True, array_like=True, tag="embedded"):
 EmbedResult = Begun | Vectors | Embedded
 LastResult = Done | Embedded
 TaskResult = Admitted | Progress | PromptProbs | Tokens | Done | Failed | EmbedResult
-Answer = SlotReport | AdapterLoaded | MediaLayout | Controlled
+Answer = SlotReport | HandedOver | AdapterLoaded | MediaLayout | Controlled
 LifeEvent = Placed | Loading | Planned | Opened | Ready | LoadFailed | Heartbeat  # about the engine itself
 CacheEvent = Stashed | Dropped
 Event = LifeEvent | Queue | Decodes | CacheEvent | Answer | TaskResult

@@ -12,8 +12,13 @@ from corral.core.params import GenerationParams
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
-    """Generate from `prompt`. `resume`: tokens that a lost engine had already delivered; they are evaluated
-    again one by one, without results, before new tokens are sampled.
+    """Generate from `prompt`. `resume`: tokens that another engine had already delivered.
+
+        | prompt | resume | new tokens ...
+                 | silent |<-- results -->
+
+    Those are evaluated like the prompt, but one by one where exact bits are promised. Not before `n_past`, if
+    that is not 0: then the state of these first tokens is in the file `fd`.
     """
 
     id: int = -1
@@ -22,6 +27,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
     resume: list[int] = []
     media: list[MediaItem] = []  # of the prompt, in order; their bytes are in the file `fd`
     fd: int = -1
+    n_past: int = 0
     client: str = ""  # for fair shares of the slots
     weight: float = 1.0
     tenant: bytes = b""  # KV state of one tenant is never reused for another
@@ -42,6 +48,15 @@ class LayoutMedia(msgspec.Struct, frozen=True, tag="arrange"):
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     task_id: int
+
+
+class HandOver(msgspec.Struct, frozen=True, kw_only=True, tag="hand_over"):
+    """End a task here without a result, and write its state to the file `fd`, for another engine; answered by
+    `HandedOver`."""
+
+    id: int
+    task_id: int
+    fd: int = -1
 
 
 class ControlVerb(str, enum.Enum):
@@ -150,4 +165,6 @@ class Proceed(msgspec.Struct, frozen=True, tag="proceed"):
     """The answer to `Planned`: load the model, there is memory for it."""
 
 
-Command = Task | Embed | LayoutMedia | Cancel | Control | SlotAction | LoadAdapter | FreeAdapter | Stop
+Command = (
+    Task | Embed | LayoutMedia | Cancel | HandOver | Control | SlotAction | LoadAdapter | FreeAdapter | Stop
+)

@@ -82,8 +82,6 @@ class Actions(Worker):
         # One state of a slot at a time is written: `exclusive` is held until it is done.
         if action.busy is Busy.REFUSE and action.slot in self._writing:
             raise Conflict(f"another state of slot {action.slot} is being written")
-        if action.busy is Busy.IGNORE:
-            return (yield from self._snapshot(action))
         (slot,) = yield from self._turn(action, action.slot, exclusive=action.slot)
         started = self._clock()
         saved = yield from self._copy_out(slot, exclusive=slot.id)
@@ -95,21 +93,6 @@ class Actions(Worker):
             yield WaitForSlots(frozenset(), after=writing, exclusive=slot.id)
         finally:
             self._writing.discard(slot.id)
-        return self._report(action, len(saved.tokens), started, writing.result())
-
-    def _snapshot(self, action: SlotAction) -> Coroutine:
-        """Save a slot as it is between two steps, for the tenant that it belongs to."""
-        (slot,) = yield from self._turn(action, action.slot)
-        is_same = slot.reuse_key.tenant == action.tenant and not slot.reuse_key.is_imported
-        if not is_same or action.slot in self._coroutines.reserved:
-            raise Conflict(f"slot {slot.id} has another state now")
-        if not self._kv.can_cut(slot):
-            raise NotSupported("a state that cannot be cut is of no use to other prompts")
-        started, saved = self._clock(), self._kv.save(slot)
-        if saved is None:
-            raise Conflict(f"the state of slot {slot.id} cannot be read now")
-        writing = self._files.submit(self._write, action, replace(saved, tenant=b""))
-        yield WaitForSlots(frozenset(), after=writing)
         return self._report(action, len(saved.tokens), started, writing.result())
 
     def _restore(self, action: SlotAction) -> Coroutine:

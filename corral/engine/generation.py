@@ -127,7 +127,7 @@ class Generation:
                 n_keep, n_discard = plan_shift(
                     len(slot.tokens),
                     self._backend.n_ctx,
-                    len(request.prompt),
+                    request.n_prompt,
                     params.n_keep,
                     params.n_discard,
                     self._backend.vocab.adds_bos,
@@ -162,7 +162,8 @@ class Generation:
         if request.phase is Phase.PREFILL:
             now = self._clock()
             if request.positive is None:
-                self._events.append(Progress(request.id, request.n_past, request.prompt_ms(now)))
+                n_past = min(request.n_past, request.n_prompt)
+                self._events.append(Progress(request.id, n_past, request.prompt_ms(now)))
             if request.reports_prompt:
                 self._report_prompt(i, request, len(chunk.tokens))
             if is_whole:
@@ -256,11 +257,11 @@ class Generation:
             self._draw(logits, slot, request)
 
     def _draw(self, logits: FloatArray, slot: Slot, request: Request) -> None:
-        """Draw the next token, and append those that a grammar forces after it."""
-        if request.retry is None:
-            text = self._extend(logits, slot, request)
-        else:
-            text = self._extend_checked(logits, slot, request, request.retry)
+        """Draw the next token, after those that are known and evaluated, and append those that a grammar
+        forces after it."""
+        text = ""
+        while not request.is_stopped and (request.is_taking_in or not len(request.pending)):
+            text += self._advance_text(logits, slot, request)
         rest = request.finish_text() if request.is_stopped else ""
         is_held = request.text.is_mid_character and not text and not request.is_stopped
         if not request.is_repeating and not is_held:
@@ -271,6 +272,11 @@ class Generation:
             self._finish(slot, request, rest)
         elif request.sampler is not None:
             request.sampler.prepare()
+
+    def _advance_text(self, logits: FloatArray, slot: Slot, request: Request) -> str:
+        if request.retry is None:
+            return self._extend(logits, slot, request)
+        return self._extend_checked(logits, slot, request, request.retry)
 
     def _extend(self, logits: FloatArray, slot: Slot, request: Request, redraw: Redraw | None = None) -> str:
         """Append a token and those that follow by themselves; return the text that can be sent."""
@@ -347,7 +353,7 @@ class Generation:
         is_over = request.is_stopped or request.is_violated
         if is_over or params.sampling.n_probs or request.closing_token is not None:
             return 0
-        n_free = self._n_free_in_all(slot, request)
+        n_free = self._n_free_in_all(slot, request) + max(0, request.n_taken - request.n_generated)
         return n_free if params.n_predict < 0 else min(n_free, max(0, params.n_predict - request.n_generated))
 
     def _piece(self, request: Request, token: int) -> bytes:

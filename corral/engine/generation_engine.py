@@ -18,11 +18,12 @@ from corral.engine.cost import CostModel
 from corral.engine.embedder import Embedder
 from corral.engine.engine import Engine
 from corral.engine.grouping import Grouping
+from corral.engine.hand_over import HandOvers
 from corral.engine.kv import KvStore
 from corral.engine.media import MediaEncoder
 from corral.engine.ports import Backend
 from corral.engine.reporter import Reporter
-from corral.engine.request import Phase
+from corral.engine.request import Phase, Request
 from corral.engine.runner import Runner
 from corral.engine.scheduler import Scheduler
 from corral.engine.ses1 import Ses1
@@ -50,12 +51,15 @@ class GenerationEngine(Engine):
         self._scheduler = Scheduler(backend.n_seq, backend.n_ctx, self._kv, similarity, reporter)
         self._media = MediaEncoder(backend.projector, settings.cache_media_mib << 20, wakeup)
         self._embedder = Embedder(backend.open_encoder, clock, self._media)
-        self._runner = Runner(backend, settings, self._scheduler, self._kv, self._media, cost, clock)
+        hand_overs = HandOvers(self._scheduler, self._kv, ses1, self._find)
+        self._runner = Runner(
+            backend, settings, self._scheduler, self._kv, self._media, hand_overs.receive, cost, clock
+        )
         self._decoder, self._speculation = self._runner.decoder, self._runner.speculation
         self._actions = Actions(self._scheduler, self._kv, ses1, coroutines, clock)
         adapters = AdapterRegistry(backend.adapters, self._adapters_in_use)
-        controls = Controls(self._scheduler, self._runner.generation, self._runner.find)
-        workers = (self._media, self._runner, self._embedder, self._actions, adapters, controls)
+        controls = Controls(self._scheduler, self._runner.generation, self._find)
+        workers = (self._media, self._runner, self._embedder, self._actions, adapters, controls, hand_overs)
         super().__init__(workers, coroutines, wakeup, emit, clock, self._scheduler.slots, self._share)
         self.warm_up, self.calibrate = self._runner.warm_up, self._runner.calibrate
 
@@ -66,6 +70,9 @@ class GenerationEngine(Engine):
     @property
     def batch_exact(self) -> BatchExact:
         return self._runner.batch_exact
+
+    def _find(self, task_id: int) -> Request | None:
+        return self._runner.find(task_id)
 
     def _adapters_in_use(self) -> list[AdapterConfig]:
         return [*self._runner.adapters_in_use, *self._embedder.adapters_in_use]

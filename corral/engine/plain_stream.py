@@ -28,7 +28,7 @@ def draw_plain(work: Sequence[tuple[Slot, Request, int]], backend: Backend) -> d
 def _is_ready(request: Request) -> bool:
     """Whether a token is drawn for a plain stream, after its only pending one."""
     is_next = request.phase is Phase.GENERATING and request.sampler is not None and len(request.pending) == 1
-    if is_next and request.is_plain is None:
+    if is_next and request.is_plain is None and request.repeated_token is None:
         request.is_plain = is_plain(request)
     return is_next and bool(request.is_plain) and not (request.is_redoing or request.is_budget_spent)
 
@@ -38,7 +38,7 @@ def is_plain(request: Request) -> bool:
     generates."""
     params = request.task.params
     is_single = request.negative is None and request.positive is None and not request.lora_key
-    is_free = request.grammar is None and request.retry is None and not request.task.resume
+    is_free = request.grammar is None and request.retry is None
     is_unlimited = request.is_unguarded and params.t_max_predict_ms <= 0 and params.n_indent <= 0
     return is_single and is_free and is_unlimited and not params.sampling.n_probs
 

@@ -44,11 +44,17 @@ class Request:
     A guided request has a `negative`, which gets the same tokens after another prompt.
     """
 
-    def __init__(self, task: Task, arrival: int, lora_key: bytes = b"") -> None:
+    def __init__(
+        self, task: Task, arrival: int, lora_key: bytes = b"", repeats_at_once: bool = False
+    ) -> None:
+        """`repeats_at_once`: what another engine had delivered is evaluated like the prompt."""
         self.task = task
         self.arrival = arrival
         self.reuse_key = ReuseKey(lora_key, task.tenant)
-        self.prompt: TokenArray = np.array(task.prompt, np.int32)
+        # How many tokens of the answer are evaluated before they are taken in.
+        self.n_taken = len(task.resume) if repeats_at_once else 0
+        self.n_prompt = len(task.prompt)
+        self.prompt: TokenArray = self.known if repeats_at_once else np.array(task.prompt, np.int32)
         self.pending: TokenArray = self.prompt
         self.phase = Phase.QUEUED
         self.text = OutputText(task.params.stop, task.params.n_indent)
@@ -70,6 +76,7 @@ class Request:
         self.stop_type = StopType.NONE
         self.swapped: Saved | None = None  # its own state, while it waits for room
         self.fetched: Saved | None = None  # the prefix of its prompt, from disk
+        self.handed_over: Saved | None = None  # its own state, from the engine that had it before
         self.media: PromptMedia | None = None
         self.draft: TokenArray = _NO_TOKENS
         self.is_plain: bool | None = None  # see `plain_stream.py`; None: not known yet
@@ -192,14 +199,24 @@ class Request:
 
     @property
     def repeated_token(self) -> int | None:
-        """The next token, if a lost engine had delivered it already."""
+        """The next token, if another engine had delivered it already."""
         if self.n_generated >= len(self.task.resume):
             return None
         return self.task.resume[self.n_generated]
 
     @property
+    def known(self) -> TokenArray:
+        """The prompt, and the answer as far as it is known."""
+        return np.array([*self.task.prompt, *self.task.resume], np.int32)
+
+    @property
+    def is_taking_in(self) -> bool:
+        """Whether the next token of the answer is evaluated already."""
+        return self.n_generated < self.n_taken
+
+    @property
     def is_repeating(self) -> bool:
-        """Whether everything so far had been delivered by a lost engine."""
+        """Whether everything so far had been delivered by another engine."""
         return self.n_generated <= len(self.task.resume)
 
     @property
@@ -269,10 +286,24 @@ class Request:
         self.pending = self.prompt[n_cached:]
         self._t_start = now
 
+    def continue_from(self, now: float, n_past: int) -> None:
+        """Start with the first `n_past` known tokens in the slot, as the engine that had it before left
+        it."""
+        self.start(now, min(n_past, self.n_prompt))
+        if n_past >= self.n_prompt:
+            self.phase, self.pending = Phase.GENERATING, self.known[n_past:]
+            self.n_taken = len(self.task.resume)
+
     @property
     def n_past(self) -> int:
         """How much of its prompt is in the context."""
         return len(self.prompt) - len(self.pending)
+
+    @property
+    def n_evaluated(self) -> int:
+        """How much of its prompt and its answer is evaluated."""
+        n_whole = self.n_prompt + self.n_generated if self.phase is Phase.GENERATING else len(self.prompt)
+        return n_whole - len(self.pending)
 
     @property
     def segment(self) -> Segment | None:
@@ -304,9 +335,10 @@ class Request:
             self._unsent.append(token)
             if probs is not None:
                 self._unsent_probs.append(probs)
-        self._append(token)
-        if self.negative is not None:
-            self.negative._append(token)
+        if self.n_generated > self.n_taken:
+            self._append(token)
+            if self.negative is not None:
+                self.negative._append(token)
 
     def append_plain(self, token: int, now: float) -> None:
         """Append a token of a stream whose one pending token is evaluated."""
@@ -379,8 +411,8 @@ class Request:
 
     def timings(self, now: float) -> Timings:
         return Timings(
-            cache_n=self.n_cached,
-            prompt_n=len(self.prompt) - self.n_cached,
+            cache_n=min(self.n_cached, self.n_prompt),
+            prompt_n=max(self.n_prompt - self.n_cached, 0),
             prompt_ms=self.prompt_ms(now),
             predicted_n=self.n_generated,
             predicted_ms=self.predicted_ms(),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from weakref import WeakSet
@@ -41,6 +42,7 @@ from corral.engine.probe_streams import probe_streams
 from corral.engine.prompt_probs import MAX_ROWS
 from corral.engine.request import Phase, Request
 from corral.engine.retry import Retry
+from corral.engine.saved import Saved
 from corral.engine.scheduler import Scheduler
 from corral.engine.slot import Slot
 from corral.engine.speculation import Speculation
@@ -63,14 +65,17 @@ class Runner(Worker):
         scheduler: Scheduler,
         kv: KvStore,
         media: MediaEncoder,
+        receive: Callable[[Request], Generator[Future[Saved], Saved, Saved | None]],
         cost: CostModel,
         clock: Callable[[], float],
     ) -> None:
+        """`receive`: reads the state that has come with a task."""
         self._backend = backend
         self._settings = settings
         self._scheduler = scheduler
         self._kv = kv
         self._media = media
+        self._receive = receive
         self._clock = clock
         self.decoder = Decoder(backend, cost, clock)
         self.speculation = Speculation(backend, settings, cost)
@@ -170,7 +175,8 @@ class Runner(Worker):
 
     def _open(self, task: Task, arrival: int) -> Request:
         """Open a request, and its negative if it has one; raises if it cannot be served."""
-        tokens = np.array(task.prompt, np.int32)
+        at_once = self._repeats_at_once(task)
+        tokens = np.array([*task.prompt, *task.resume] if at_once else task.prompt, np.int32)
         needs_media = bool(task.media) or has_media(tokens)
         media = self._media.open(task.fd, (task.media, tokens))[0] if needs_media else None
         n_ctx, guidance = self._backend.n_ctx, task.params.guidance
@@ -180,7 +186,7 @@ class Runner(Worker):
             if len(prompt) >= n_ctx:
                 raise ContextExceeded(len(prompt), n_ctx)
         lora_key = self._backend.adapters.lora_key(task.params.lora)
-        request = Request(task, arrival, lora_key)
+        request = Request(task, arrival, lora_key, at_once)
         request.media = media
         request.retry = self._open_retry(task)
         self._requests.add(request)
@@ -191,8 +197,18 @@ class Runner(Worker):
                 task.params, guidance=None, n_system=0, cache_report=False, n_prompt_probs=-1
             )
             negative = msgspec.structs.replace(task, prompt=list(guidance.negative), params=params, media=[])
-            request.pair_with(Request(negative, arrival, lora_key))
+            request.pair_with(Request(negative, arrival, lora_key, at_once))
         return request
+
+    def _repeats_at_once(self, task: Task) -> bool:
+        """Whether what another engine had delivered may be evaluated like the prompt. Not where exact bits
+        are promised, the context was shifted, or every row of logits counts."""
+        params, guidance = task.params, task.params.guidance
+        if self._settings.batch_exact and self._backend.batch_exact.n_streams:
+            return False
+        n_prompt = max(len(task.prompt), len(guidance.negative) if guidance is not None else 0)
+        needs_rows = params.sampling.remembers_draws or params.n_prompt_probs >= 0
+        return n_prompt + len(task.resume) < self._backend.n_ctx - 1 and not needs_rows
 
     def _open_retry(self, task: Task) -> Retry | None:
         """Open the check of an answer whose schema its grammar does not express whole."""
@@ -212,7 +228,9 @@ class Runner(Worker):
             except Exception:
                 if request.needs_grammar:
                     raise
-        reading = self._scheduler.fetch(request)
+        if request.task.n_past:
+            request.handed_over = yield from self._receive(request)
+        reading = self._scheduler.fetch(request) if request.handed_over is None else None
         if reading is not None:
             request.fetched = yield reading
         self._scheduler.reporter.on_prepared(request, started)

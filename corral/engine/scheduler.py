@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 
 from corral.core.chunk import TokenArray
-from corral.core.result import Admitted, CacheEvent, CacheReport, Queue
+from corral.core.result import Admitted, CacheEvent, CacheReport, Queue, Tier
 from corral.engine.coroutine import NO_RESERVATIONS, Reservations
 from corral.engine.fair_queue import FairQueue
 from corral.engine.kv import KvStore
 from corral.engine.prefix import Origin, Prefix, choose_slot, plan_prefix
-from corral.engine.report import slot_of, tier_of
+from corral.engine.report import slot_of, tier_of, whole_report
 from corral.engine.reporter import Reporter
 from corral.engine.request import Phase, Request
 from corral.engine.reuse import Move, plan_reuse
@@ -53,7 +53,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._queue) or self._n_busy > 0
+        return bool(self._queue or self._yielded) or self._n_busy > 0
 
     @property
     def has_due(self) -> bool:
@@ -240,6 +240,10 @@ class Scheduler:
         self._yielded.append(slot.request)
         self.release(slot)
 
+    def requeue(self, request: Request) -> None:
+        """Have a request that has no slot any more repeated."""
+        self._yielded.append(request)
+
     def take_yielded(self) -> list[Request]:
         yielded, self._yielded = self._yielded, []
         return yielded
@@ -303,11 +307,26 @@ class Scheduler:
 
     def _place_prompts(self, now: float) -> Iterator[Admitted]:
         for slot, request in self.running(Phase.WAITING):
+            if request.handed_over is not None and self._take_over(slot, request, request.handed_over):
+                request.continue_from(now, request.task.n_past)
+                report = whole_report(-1, request.n_cached)
+                yield Admitted(request.id, slot.id, request.n_cached, report, Tier.LIVE)
+                continue
             placed = self._place_prompt(slot, request)
             if placed is not None:
                 request.start(now, placed.n_cached)
+                n_cached = min(placed.n_cached, request.n_prompt)
                 if request.positive is None:
-                    yield placed
+                    yield msgspec.structs.replace(placed, n_cached=n_cached)
+
+    def _take_over(self, slot: Slot, request: Request, state: Saved) -> bool:
+        """Bring a request's own state into its slot. False: it is of no use, and the slot is empty."""
+        request.handed_over = None
+        self._kv.stash(slot, 0)
+        is_loaded = self._kv.load(slot, state)
+        slot.reuse_key, slot.n_system = request.reuse_key, request.task.params.n_system
+        request.truncated = is_loaded and len(state.tokens) < request.task.n_past
+        return is_loaded
 
     def _place_prompt(self, slot: Slot, request: Request) -> Admitted | None:
         """Bring the longest available prefix of the prompt into the slot; None: better to wait."""

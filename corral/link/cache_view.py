@@ -14,7 +14,7 @@ import msgspec
 
 from corral.core.result import Admitted, Done, Dropped, Progress, SlotReport, Stashed, TaskResult, Tokens
 from corral.core.task import SlotAction, Task, Verb
-from corral.link.prefix_index import BLOCK, PrefixIndex, common_blocks, hash_blocks
+from corral.link.prefix_index import BLOCK, HeldBlocks, PrefixIndex, hash_blocks
 
 _EMPTIED = (Verb.ERASE, Verb.RESTORE, Verb.SHIFT)
 
@@ -38,8 +38,9 @@ def prompt_blocks(task: Task) -> PromptBlocks:
 class CacheView:
     """Mutable. Names of runs: `("task", id)`, `("slot", id)`, `("state", id)`, each with its shared part."""
 
-    def __init__(self) -> None:
-        self._index = PrefixIndex()
+    def __init__(self, held: HeldBlocks | None = None, engine: int = -1) -> None:
+        """`held`: has the same of all engines, of which this is number `engine`."""
+        self._index = PrefixIndex(held=held, engine=engine)
         self._slots: dict[int, int] = {}  # by task
         self._done: dict[int, int] = {}  # evaluated prompt tokens, by task
 
@@ -50,19 +51,6 @@ class CacheView:
     def n_cached(self, blocks: PromptBlocks) -> int:
         """Return how many of a prompt's first tokens need not be evaluated."""
         return max(self._index.n_cached(blocks.own), self._index.n_cached(blocks.shared))
-
-    @property
-    def busy_slots(self) -> set[int]:
-        return set(self._slots.values())
-
-    def n_blocks_of(self, slot: int) -> int:
-        """Return how much a slot holds."""
-        return len(self._index.run(_name(("slot", slot))))
-
-    def n_evaluated(self, slot: int, blocks: PromptBlocks) -> int:
-        """Return how many of a prompt's first tokens a slot of the same tenant has evaluated."""
-        n = common_blocks(self._index.run(_name(("slot", slot))), blocks.own) * BLOCK
-        return min([n, *(self._done[task] for task, busy in self._slots.items() if busy == slot)])
 
     def on_submit(self, task: Task, blocks: PromptBlocks) -> None:
         self._put(("task", task.id), task, blocks.own)

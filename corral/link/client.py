@@ -8,6 +8,7 @@ stop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -41,6 +42,7 @@ from corral.core.task import (
     ControlVerb,
     Embed,
     FreeAdapter,
+    HandOver,
     LayoutMedia,
     LoadAdapter,
     SlotAction,
@@ -48,7 +50,7 @@ from corral.core.task import (
 )
 from corral.link.lifecycle import EngineLifecycle, EngineState
 from corral.link.observer import EngineObserver, TaskObserver
-from corral.link.pending_task import MAX_CRASHES, MediaFile, PendingTask, charge_crash, suspects
+from corral.link.pending_task import MAX_CRASHES, HeldState, MediaFile, PendingTask, charge_crash, suspects
 from corral.link.process import EngineEnd, OpenEnd
 from corral.link.restart import Life
 from corral.link.stream import TaskStream
@@ -115,10 +117,9 @@ class EngineClient:
         return self.lifecycle.down_because
 
     def submit(
-        self, task: TaskT, observer: TaskObserver, media: MediaFile | None = None, is_held: bool = False
+        self, task: TaskT, observer: TaskObserver, media: MediaFile | None = None
     ) -> tuple[TaskT, TaskStream]:
-        """Queue a task and assign its id. It runs as soon as an engine can, across restarts. `is_held`: do
-        not send it yet."""
+        """Queue a task and assign its id. It runs as soon as an engine can, across restarts."""
         self.lifecycle.check_up()
         task = msgspec.structs.replace(task, id=self._new_id(), fd=media.fd if media is not None else -1)
         id = task.id
@@ -127,7 +128,7 @@ class EngineClient:
         pending = PendingTask(task, stream, observer, media, delivered)
         observer.on_submit(task)
         try:
-            if self.state is EngineState.READY and self.lifecycle.process and not is_held:
+            if self.state is EngineState.READY and self.lifecycle.process:
                 self._send(self.lifecycle.process, pending, task)
         except Unavailable:
             observer.on_end()
@@ -291,7 +292,9 @@ class EngineClient:
         finally:
             self._n_asking -= 1
 
-    async def _ask_now(self, command: SlotAction | LoadAdapter | LayoutMedia | Control, fd: int) -> Answer:
+    async def _ask_now(
+        self, command: SlotAction | LoadAdapter | LayoutMedia | HandOver | Control, fd: int
+    ) -> Answer:
         self.lifecycle.check_up()
         process = self.lifecycle.process
         if self.state is not EngineState.READY or process is None:
@@ -317,10 +320,14 @@ class EngineClient:
         except OSError:
             raise Unavailable("the media could not be sent to the engine") from None
 
-    def _send_again(self, process: EngineEnd, pending: PendingTask) -> None:
-        """Send a task that another engine may have begun."""
+    def _send_again(self, process: EngineEnd, pending: PendingTask, state: HeldState | None = None) -> None:
+        """Send a task that another engine may have begun, with the state that it left, if there is one."""
         try:
-            self._send(process, pending, pending.resumed())
+            if state is not None:
+                with contextlib.suppress(Unavailable):
+                    self._send(process, pending, pending.resumed(state))
+            if not pending.is_sent:
+                self._send(process, pending, pending.resumed())
             if pending.is_paused:
                 id, task_id = self._new_id(), pending.task.id
                 process.send(Control(id=id, task_id=task_id, verb=ControlVerb.PAUSE))

@@ -6,20 +6,23 @@ begun continues only on an engine that computes the same bits, unless there will
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 
 import msgspec
+import numpy as np
 from cachetools import LRUCache
 
+from corral.core.file import open_memory
 from corral.core.task import Embed, Task
 from corral.link.cache_view import PromptBlocks, prompt_blocks
 from corral.link.lifecycle import EngineState
+from corral.link.load_table import LoadTable
 from corral.link.member import Member
-from corral.link.pending_task import PendingTask
-from corral.link.placement import Demand, estimate_ms, place, plan_transfer
-from corral.link.state_copy import HeldPrefix, StateCopies, StateCopy
+from corral.link.pending_task import HeldState, PendingTask
+from corral.link.placement import Demand, EngineCost, estimate_ms
+from corral.link.prefix_index import HeldBlocks
 
 replace = msgspec.structs.replace
 _MAX_CONVERSATIONS = 65536
@@ -30,11 +33,22 @@ _log = logging.getLogger("corral")
 
 
 class Dispatcher:
-    """Mutable: remembers which engine served a conversation."""
+    """Mutable: remembers which engine served a conversation, and what each engine does."""
 
-    def __init__(self, members: Sequence[Member], copies: StateCopies) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        held: HeldBlocks,
+        changed: set[int],
+        cost_of: Callable[[str], EngineCost],
+    ) -> None:
+        """`held`: the blocks that engines have; `changed`: grows by engines whose load has changed;
+        `cost_of`: what answers of engines with a fingerprint take."""
         self._members = members
-        self._copies = copies
+        self._held = held
+        self._changed = changed
+        self._cost_of = cost_of
+        self._table = LoadTable(len(members))
         self._conversations: LRUCache[tuple[bytes, str], int] = LRUCache(_MAX_CONVERSATIONS)
 
     @property
@@ -44,14 +58,24 @@ class Dispatcher:
         awake = [member for member in running if member.state is not EngineState.SLEEPING]
         return [member for member in running if member.is_open] or awake or running or self._members
 
-    def choose(self, task: Task | Embed) -> tuple[Member, PromptBlocks, StateCopy | None]:
-        """Return the engine for a new task, the blocks of its prompt, and the copy to wait for."""
+    def _refresh(self) -> LoadTable:
+        """Bring the rows of the engines that have changed, or were not open, up to date."""
+        table = self._table
+        for index in self._changed.union(np.flatnonzero(~table.is_open).tolist()):
+            member = self._members[index]
+            table.put(index, member.load_now, member.fingerprint)
+            table.is_open[index] = member.is_open
+        self._changed.clear()
+        table.set_costs(self._cost_of)
+        return table
+
+    def choose(self, task: Task | Embed) -> tuple[Member, PromptBlocks]:
+        """Return the engine for a new task, and the blocks of its prompt."""
         blocks = _blocks(task)
-        held = self._copies.find(task, blocks) if isinstance(task, Task) else None
-        member = self._place(task, blocks, self.usable, held)
+        member = self._place(task, blocks)
         if (conversation := _conversation(task)) is not None:
             self._conversations[conversation] = member.index
-        return member, blocks, self._copies.plan(held, blocks, member)
+        return member, blocks
 
     def hand_over(self, member: Member) -> None:
         """Find another engine for every task of one that is away; what finds none waits for it."""
@@ -59,45 +83,54 @@ class Dispatcher:
             if heirs := self._heirs(member, pending):
                 self._move(pending, member, heirs)
 
-    def relieve(self, member: Member) -> None:
+    async def relieve(self, member: Member) -> None:
         """Move the tasks of an engine that is to be replaced: what waits, and what finds a free slot."""
         for pending in list(member.pending.values()):
-            heirs = self._heirs(member, pending)
+            heirs = self._heirs(member, pending) if _has(member, pending) else []
             if pending.is_admitted:
                 heirs = [heir for heir in heirs if heir.load_now.n_free > 0]
-            if heirs:
+            if heirs and pending.is_admitted:
+                await self._move_running(pending, member, heirs)
+            elif heirs:
                 self._move(pending, member, heirs)
 
     def even_out(self) -> None:
         """Move waiting tasks from engines without a free slot to engines with one, if they start earlier."""
-        while plan := plan_transfer({m.index: m.load_now for m in self._members if m.is_open}):
+        while plan := self._refresh().plan_transfer():
             full, free = (self._members[index] for index in plan)
+            if not self._are_open(plan):
+                continue
             pending = next((each for each in _waiting(full) if self._gains(each, full, free)), None)
             if pending is None:
                 return
             self._move(pending, full, [free])
 
     def _place(
-        self,
-        task: Task | Embed,
-        blocks: PromptBlocks,
-        members: Sequence[Member],
-        held: HeldPrefix | None = None,
+        self, task: Task | Embed, blocks: PromptBlocks, members: Sequence[Member] | None = None
     ) -> Member:
+        """Choose one of some engines, or of all that are open; if there are none, of those that will be."""
         if isinstance(task, Task) and task.params.id_slot >= 0:
             return next(member for member in self._members if task.params.id_slot in member.slots)
-        loads = {member.index: member.load_now for member in members}
-        demand = self._demand(task, blocks, members)
-        if held is not None and self._copies.pays(held):
-            demand = dataclasses.replace(
-                demand, n_held=held.n_tokens, copy_ms=held.n_saved * self._copies.token_ms
-            )
-        return self._members[place(demand, loads)]
+        demand, table = self._demand(task, blocks), self._refresh()
+        while members is None and table.is_open.any():
+            chosen = table.place(demand, table.is_open)
+            if self._are_open(chosen):
+                return self._members[chosen[0]]
+        indexes = [member.index for member in members or self.usable]
+        return self._members[table.place(demand, table.only(indexes))[0]]
 
-    def _demand(self, task: Task | Embed, blocks: PromptBlocks, members: Sequence[Member]) -> Demand:
+    def _are_open(self, indexes: Sequence[int]) -> bool:
+        """Whether engines are as open as they were: one that is silent has not changed otherwise."""
+        for index in indexes:
+            self._table.is_open[index] = self._members[index].is_open
+        return bool(self._table.is_open[list(indexes)].all())
+
+    def _demand(self, task: Task | Embed, blocks: PromptBlocks) -> Demand:
         if isinstance(task, Embed):
             return Demand(sum(map(len, task.inputs)))
-        cached = {member.index: member.view.n_cached(blocks) for member in members}
+        cached = self._held.n_cached(blocks.own)
+        for index, n in self._held.n_cached(blocks.shared).items():
+            cached[index] = max(n, cached.get(index, 0))
         conversation = _conversation(task)
         last = self._conversations.get(conversation, -1) if conversation is not None else -1
         return Demand(len(task.prompt), cached, last)
@@ -120,19 +153,44 @@ class Dispatcher:
             _log.warning("a task continues on an engine that differs: its answer may differ, too")
         return found
 
-    def _move(self, pending: PendingTask, member: Member, others: Sequence[Member]) -> None:
+    async def _move_running(self, pending: PendingTask, member: Member, others: Sequence[Member]) -> None:
+        """Move a task with its state, so that the other engine continues with the next token. Without it, if
+        there is none: then that engine evaluates what is known again."""
+        task = _unpinned(pending.task)
+        heir, fd = self._place(task, _blocks(task), others), open_memory("state")
+        try:
+            with heir.expecting_one():
+                state = await member.give_state(pending, fd)
+            if not _has(member, pending):
+                return  # it has ended, or its engine has
+            heirs = self._heirs(member, pending)
+            if heir in heirs:
+                is_alike = heir.fingerprint == member.fingerprint
+                self._move(pending, member, [heir], state if is_alike else None)
+            elif heirs:
+                self._move(pending, member, heirs)
+            elif state is not None:
+                member.keep(pending)
+        finally:
+            os.close(fd)
+
+    def _move(
+        self,
+        pending: PendingTask,
+        member: Member,
+        others: Sequence[Member],
+        state: HeldState | None = None,
+    ) -> None:
         member.hand_over(pending.task.id)
-        task = pending.task
-        if isinstance(task, Task) and task.params.id_slot >= 0:
-            task = pending.task = replace(task, params=replace(task.params, id_slot=-1))
+        task = pending.task = _unpinned(pending.task)
         blocks = _blocks(task)
-        self._place(task, blocks, others).adopt(pending, blocks)
+        self._place(task, blocks, others).adopt(pending, blocks, state)
 
     def _gains(self, pending: PendingTask, full: Member, free: Member) -> bool:
         """Whether a task that waits starts earlier elsewhere."""
         if _is_pinned(pending) or (pending.delivered and full.fingerprint != free.fingerprint):
             return False
-        demand = self._demand(pending.task, _blocks(pending.task), [free])
+        demand = self._demand(pending.task, _blocks(pending.task))
         n_left, others = full.load_without(pending.task.id)
         stays_ms = estimate_ms(Demand(n_left), full.index, others)
         return estimate_ms(demand, free.index, free.load_now) < stays_ms
@@ -145,6 +203,10 @@ def _waiting(member: Member) -> list[PendingTask]:
     return [*known, *waiting.values()][:_MAX_COMPARED]
 
 
+def _has(member: Member, pending: PendingTask) -> bool:
+    return member.pending.get(pending.task.id) is pending
+
+
 def _blocks(task: Task | Embed) -> PromptBlocks:
     return prompt_blocks(task) if isinstance(task, Task) else _NO_BLOCKS
 
@@ -154,6 +216,13 @@ def _conversation(task: Task | Embed) -> tuple[bytes, str] | None:
     if isinstance(task, Embed) or not task.params.prompt_cache_key:
         return None
     return task.tenant, task.params.prompt_cache_key
+
+
+def _unpinned(task: Task | Embed) -> Task | Embed:
+    """Return a task for any slot: those of other engines have other numbers."""
+    if isinstance(task, Embed) or task.params.id_slot < 0:
+        return task
+    return replace(task, params=replace(task.params, id_slot=-1))
 
 
 def _is_pinned(pending: PendingTask) -> bool:

@@ -62,12 +62,12 @@ class EngineDrain:
     async def _empty(self, member: Member, limit_s: float) -> None:
         """Wait for what cannot move, but only for what is there now."""
         ids, deadline = set(member.pending), time.monotonic() + limit_s
-        self._dispatcher.relieve(member)
+        await self._dispatcher.relieve(member)
         while ids & member.pending.keys() or member.is_asked:
             if member.state is not EngineState.READY or time.monotonic() > deadline:
                 return
             await asyncio.sleep(READY_S)
-            self._dispatcher.relieve(member)
+            await self._dispatcher.relieve(member)
 
 
 async def _load(member: Member) -> None:

@@ -21,7 +21,7 @@ from corral.core.media_item import MediaItem
 from corral.core.modifier import AdapterInfo
 from corral.core.result import ControlOutcome, Loading, ModelInfo, SlotReport
 from corral.core.settings import EngineSettings
-from corral.core.task import ControlVerb, SlotAction, Task, Verb
+from corral.core.task import ControlVerb, SlotAction, Verb
 from corral.link.autoscale import ScaleLimits, Scaling
 from corral.link.client import TaskT
 from corral.link.dispatcher import Dispatcher
@@ -34,9 +34,9 @@ from corral.link.merged_observer import FleetObserver, MemberObserver, MergedObs
 from corral.link.observer import TaskObserver
 from corral.link.pending_task import MediaFile
 from corral.link.placement import EngineCost
+from corral.link.prefix_index import HeldBlocks
 from corral.link.process import OpenEnd
 from corral.link.share import ShareOut, machine_shares
-from corral.link.state_copy import StateCopies
 from corral.link.stream import TaskStream
 
 # The first of these that an engine has is the state of all.
@@ -70,6 +70,8 @@ class Fleet:
         """`open_end`: another kind of engine than a process of this machine, for the engine with this number.
         `share_out`: gives each engine its settings. `scale`: how many engines run; None: all."""
         ids = itertools.count()
+        self.held_blocks = HeldBlocks()
+        self._changed = set(range(n_engines))  # engines with another load than at the last placement
         self._merged = MergedObserver(observer, n_engines)
         self._on_loading = on_loading
         self._members = [
@@ -94,8 +96,7 @@ class Fleet:
         self.lifecycle = FleetLifecycle(settings, lifecycles, share_out, n_started)
         if scale is not None:
             self.lifecycle.on_started = Scaling(self._members, scale, self.lifecycle.spawn).run
-        self._copies = StateCopies(self._members, observer.on_state_copy)
-        self._dispatcher = Dispatcher(self._members, self._copies)
+        self._dispatcher = Dispatcher(self._members, self.held_blocks, self._changed, self.cost_of)
         self._drain = EngineDrain(self._members, self._dispatcher)
         self._update = EngineUpdate(self._members, self._drain)
         self._loading_adapter = asyncio.Lock()
@@ -165,11 +166,8 @@ class Fleet:
     ) -> tuple[TaskT, TaskStream]:
         self.lifecycle.check_up()
         self.wake()
-        member, blocks, copy = self._dispatcher.choose(task)
-        submitted, stream = member.take_in(task, blocks, observer, media, is_held=copy is not None)
-        if copy is not None and isinstance(submitted, Task):
-            self.lifecycle.spawn(self._copies.start(copy, submitted))
-        return submitted, stream
+        member, blocks = self._dispatcher.choose(task)
+        return member.take_in(task, blocks, observer, media)
 
     async def layout_media(self, media: list[MediaItem]) -> list[list[int]]:
         self.lifecycle.check_up()
@@ -243,6 +241,9 @@ class Fleet:
             raise
         finally:
             self.on_room()
+
+    def on_change(self, member: Member) -> None:
+        self._changed.add(member.index)
 
     def on_ready(self, member: Member) -> None:
         self._merged.observer.on_engine_slots(member.slots, self._n_slots, ())

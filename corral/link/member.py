@@ -5,6 +5,7 @@ Its tasks belong to it only as long as its engine runs: `FleetOwner` finds anoth
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from corral.core.errors import Unavailable
+from corral.core.errors import CorralError, Unavailable
 from corral.core.modifier import ScaledFile
 from corral.core.result import (
     Admitted,
@@ -21,6 +22,7 @@ from corral.core.result import (
     Decodes,
     Done,
     Failed,
+    HandedOver,
     LastResult,
     ModelInfo,
     Placed,
@@ -32,13 +34,14 @@ from corral.core.result import (
     Tokens,
 )
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, Embed, SlotAction, Task
+from corral.core.task import Cancel, Embed, HandOver, SlotAction, Task
 from corral.link.cache_view import CacheView, PromptBlocks
 from corral.link.client import EngineClient, TaskT
 from corral.link.lifecycle import EngineState
 from corral.link.observer import EngineObserver, TaskObserver
-from corral.link.pending_task import MediaFile, PendingTask
+from corral.link.pending_task import HeldState, MediaFile, PendingTask
 from corral.link.placement import SERVICE_MS, TOKEN_MS, EngineCost, EngineLoad
+from corral.link.prefix_index import HeldBlocks
 from corral.link.process import EngineEnd, EngineProcess, OnEvents, OpenEnd
 from corral.link.restart import Life
 from corral.link.slot_range import NumberedEnd
@@ -58,6 +61,9 @@ class FleetOwner(Protocol):
         ...
 
     @property
+    def held_blocks(self) -> HeldBlocks: ...
+
+    @property
     def n_submitted(self) -> int: ...
 
     @property
@@ -65,6 +71,10 @@ class FleetOwner(Protocol):
 
     @property
     def adapters_in_use(self) -> set[int]: ...
+
+    def on_change(self, member: Member) -> None:
+        """The load of this one is another one now."""
+        ...
 
     def on_ready(self, member: Member) -> None: ...
 
@@ -100,11 +110,11 @@ class Member(EngineClient):
         self.index = index
         self.is_draining = False
         self.trial_model = ""  # file for the next engine only, unless it can load it
-        self.view = CacheView()
+        self.view = CacheView(fleet.held_blocks, index)
         self.queue: list[int] = []  # the engine's order of waiting tasks
         self._left: dict[int, int] = {}  # prompt tokens to be evaluated, by task
         self._admitted_at: dict[int, float] = {}
-        self._copied: dict[int, int] = {}  # engines that states came from, by task
+        self._n_expected = 0  # tasks of other engines that are on their way
         self.n_generated = 0  # tokens, over all its processes
 
     @property
@@ -169,11 +179,12 @@ class Member(EngineClient):
     @property
     def load_now(self) -> EngineLoad:
         cost = self._fleet.cost_of(self.fingerprint)
-        n_running = sum(pending.is_admitted for pending in self._pending.values())
+        n_admitted = sum(pending.is_admitted for pending in self._pending.values())
+        n_running = n_admitted + self._n_expected
         return EngineLoad(
             self.lifecycle.settings.n_parallel,
             n_running,
-            len(self._pending) - n_running,
+            len(self._pending) - n_admitted,
             sum(self._left.values()),
             cost.token_ms or TOKEN_MS,
             cost.service_ms or SERVICE_MS,
@@ -191,29 +202,43 @@ class Member(EngineClient):
         blocks: PromptBlocks,
         observer: TaskObserver,
         media: MediaFile | None,
-        is_held: bool = False,
     ) -> tuple[TaskT, TaskStream]:
-        """Submit a task whose prompt has these blocks. `is_held`: it waits for `release`."""
-        task, stream = self.submit(task, observer, media, is_held)
+        """Submit a task whose prompt has these blocks."""
+        task, stream = self.submit(task, observer, media)
         self._expect(task, blocks)
         return task, stream
 
-    def release(self, task_id: int) -> None:
-        """Send a task that was held, unless it has ended, moved or was sent to a new engine."""
-        pending, process = self._pending.get(task_id), self.lifecycle.process
-        if pending is not None and not pending.is_sent and self.state is EngineState.READY and process:
-            self._send_again(process, pending)
+    async def give_state(self, pending: PendingTask, fd: int) -> HeldState | None:
+        """Have the engine end a task without a result, and write its state to a file. None: that was not
+        possible."""
+        if pending.media is not None or isinstance(pending.task, Embed):
+            return None
+        try:
+            command = HandOver(id=self._new_id(), task_id=pending.task.id, fd=fd)
+            given = await self._ask_now(command, fd)
+        except CorralError:
+            return None
+        assert isinstance(given, HandedOver)
+        return HeldState(given.n_past, fd)
 
-    def expect_copy(self, task_id: int, n_tokens: int) -> None:
-        """Count tokens that are copied as those that need not be evaluated."""
-        self._left[task_id] = max(0, self._left.get(task_id, 0) - n_tokens)
+    def keep(self, pending: PendingTask) -> None:
+        """Continue a task whose state was given, but not taken."""
+        pending.is_sent = pending.is_admitted = False
+        if self.state is EngineState.READY and self.lifecycle.process is not None:
+            self._send_again(self.lifecycle.process, pending)
 
-    def note_copy(self, task_id: int, engine: int) -> None:
-        """Note that the beginning of a task's prompt comes from another engine."""
-        if task_id in self._pending:
-            self._copied[task_id] = engine
+    @contextlib.contextmanager
+    def expecting_one(self) -> Iterator[None]:
+        """Keep a slot free for a task that is on its way."""
+        self._n_expected += 1
+        self._fleet.on_change(self)
+        try:
+            yield
+        finally:
+            self._n_expected -= 1
+            self._fleet.on_change(self)
 
-    def adopt(self, pending: PendingTask, blocks: PromptBlocks) -> None:
+    def adopt(self, pending: PendingTask, blocks: PromptBlocks, state: HeldState | None = None) -> None:
         """Take over a task of another engine."""
         id = pending.task.id
         pending.stream.on_close = lambda: self.cancel(id)
@@ -222,7 +247,7 @@ class Member(EngineClient):
         self._n_ids += 1
         self._expect(pending.task, blocks)
         if self.state is EngineState.READY and self.lifecycle.process is not None:
-            self._send_again(self.lifecycle.process, pending)
+            self._send_again(self.lifecycle.process, pending, state)
 
     def hand_over(self, task_id: int) -> PendingTask:
         """Give a task away; its results of this engine are ignored from now on."""
@@ -254,6 +279,7 @@ class Member(EngineClient):
 
     def on_ready(self, info: ModelInfo, process: EngineEnd) -> None:
         super().on_ready(info, process)
+        self._fleet.on_change(self)
         self._fleet.on_ready(self)
 
     def on_lost(self, ready_s: float | None) -> Life:
@@ -278,8 +304,6 @@ class Member(EngineClient):
         if isinstance(event, CacheEvent):
             self._note_states(event)
             return
-        if isinstance(event, Admitted):
-            event = self._with_copy(event)
         if isinstance(event, Queue):
             self.queue = event.task_ids
         elif not isinstance(event, (Decodes, Answer)) and event.task_id in self._pending:
@@ -291,6 +315,7 @@ class Member(EngineClient):
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport:
         report = await super().act(action, fd)
         self.view.on_action(action, report)
+        self._fleet.on_change(self)
         return report
 
     def _open_numbered(self, on_events: OnEvents) -> EngineEnd:
@@ -302,20 +327,17 @@ class Member(EngineClient):
             self.view.on_stashed(event)
         else:
             self.view.on_dropped(event)
-
-    def _with_copy(self, admitted: Admitted) -> Admitted:
-        """Have the report say which engine the state came from."""
-        engine, report = self._copied.pop(admitted.task_id, -1), admitted.report
-        if engine < 0 or report is None or not report.n_cached:
-            return admitted
-        return msgspec.structs.replace(admitted, report=msgspec.structs.replace(report, copied_from=engine))
+        self._fleet.on_change(self)
 
     def _note(self, result: TaskResult, pending: PendingTask) -> None:
         """Note what a result says about the engine's cache and costs, before the result is delivered."""
         task, id = pending.task, result.task_id
         if isinstance(task, Embed):
+            self._fleet.on_change(self)
             return
         self.view.on_result(result, task, pending.delivered)
+        if not isinstance(result, Tokens) or id in self._left:
+            self._fleet.on_change(self)
         if isinstance(result, Admitted):
             self._left[id] = len(task.prompt) - result.n_cached
             self._admitted_at[id] = time.monotonic()
@@ -333,20 +355,22 @@ class Member(EngineClient):
             self._leave(pending)
 
     def _expect(self, task: Task | Embed, blocks: PromptBlocks) -> None:
+        self._fleet.on_change(self)
         if isinstance(task, Task):
             self._left[task.id] = len(task.prompt) - self.view.n_cached(blocks)
             self.view.on_submit(task, blocks)
 
     def _leave(self, pending: PendingTask) -> None:
         id = pending.task.id
+        self._fleet.on_change(self)
         self._left.pop(id, None)
         self._admitted_at.pop(id, None)
-        self._copied.pop(id, None)
         if isinstance(pending.task, Task):
             self.view.on_end(pending.task)
 
     def _forget(self) -> None:
         """Forget what the engine had."""
+        self._fleet.on_change(self)
         self.view.clear()
         self._left.clear()
         self._admitted_at.clear()

@@ -17,10 +17,6 @@ class FleetObserver(EngineObserver, Protocol):
         had, which wait for another engine."""
         ...
 
-    def on_state_copy(self, outcome: str, n_tokens: int, seconds: float) -> None:
-        """Called when the state of a prefix could be copied from one engine to another."""
-        ...
-
 
 class MergedObserver:
     """Mutable: the last report of each engine."""

@@ -30,6 +30,14 @@ class MediaFile(Protocol):
     def fd(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class HeldState:
+    """The file `fd` has the state of a task's first `n_past` tokens."""
+
+    n_past: int
+    fd: int
+
+
 @dataclass(slots=True)
 class PendingTask:
     """A task that has not ended. `media` keeps its file open while the task may be sent again."""
@@ -59,11 +67,12 @@ class PendingTask:
         self.n_lost += 1
         return self.n_crashes >= MAX_CRASHES or self.n_lost >= MAX_LOST
 
-    def resumed(self) -> Task | Embed:
+    def resumed(self, state: HeldState | None = None) -> Task | Embed:
         """Return the task for another engine, with the tokens already delivered."""
         if isinstance(self.task, Embed):
             return self.task
-        return msgspec.structs.replace(self.task, resume=self.delivered)
+        task = msgspec.structs.replace(self.task, resume=self.delivered)
+        return task if state is None else msgspec.structs.replace(task, n_past=state.n_past, fd=state.fd)
 
     def note_control(self, control: Control) -> None:
         """Note what was changed, so that another engine continues in the same way."""

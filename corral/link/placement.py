@@ -1,4 +1,4 @@
-"""Decide which engine gets a task: pure functions of what the engines have cached and what they do.
+"""What a task costs on an engine: pure functions of what that has cached and does. `load_table.py` decides.
 
 The cost of a task on an engine, in milliseconds:
 
@@ -8,8 +8,7 @@ The cost of a task on an engine, in milliseconds:
                                                            tasks that must end before a slot is free
 
 Tokens to evaluate count more than once: this task waits for them, and so do the streams next to it and the
-prompts after it. `bench/fleet` shows what the weights do. Where a state can be copied from another engine
-(`state_copy.py`), the time for that counts instead, if it is less.
+prompts after it. `bench/fleet` shows what the weights do.
 
 Engines that are about equally soon differ in what they still have to evaluate: the one with the most cached
 tokens wins, then the one that served the same conversation before, then the one with the fewest tasks, then
@@ -23,9 +22,9 @@ from dataclasses import dataclass, field
 
 TOKEN_MS, SERVICE_MS = 1.0, 1000.0  # assumed until measured
 _WEIGHT = 0.2  # of the last task in the means
-_WORK = 3.5  # weight of tokens to evaluate
-_CROWD = 0.1  # share of an answer's time that streams in all other slots add to it
-_CLOSE = 0.1  # relative difference of estimates that is none
+WORK = 3.5  # weight of tokens to evaluate
+CROWD = 0.1  # share of an answer's time that streams in all other slots add to it
+CLOSE = 0.1  # relative difference of estimates that is none
 _MIN_MEASURED = 16  # prompt tokens
 
 
@@ -69,58 +68,29 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A task to be placed. `cached`: tokens of its prompt by engine; `last`: where its conversation was.
-    `n_held`: tokens that can be copied in `copy_ms` to an engine with a free slot."""
+    """A task to be placed. `cached`: tokens of its prompt by engine; `last`: where its conversation was."""
 
     n_prompt: int
     cached: Mapping[int, int] = field(default_factory=dict)
     last: int = -1
-    n_held: int = 0
-    copy_ms: float = 0.0
-
-
-def place(demand: Demand, loads: Mapping[int, EngineLoad]) -> int:
-    """Return the engine for a task."""
-    estimates = {index: estimate_ms(demand, index, load) for index, load in loads.items()}
-    limit = min(estimates.values()) * (1 + _CLOSE)
-    close = [index for index, ms in estimates.items() if ms <= limit]
-    return min(close, key=lambda index: _rank(demand, index, loads[index]))
 
 
 def estimate_ms(demand: Demand, index: int, load: EngineLoad) -> float:
     """Return the cost of a task on this engine."""
     n_left = max(1, demand.n_prompt - demand.cached.get(index, 0))
-    work_ms = n_left * load.token_ms
-    if demand.n_held and load.n_free > 0:
-        n_after = max(1, demand.n_prompt - demand.n_held)
-        work_ms = min(work_ms, demand.copy_ms + n_after * load.token_ms)
     n_before = max(0, 1 - load.n_free)
     crowd = min(load.n_tasks, load.n_slots) / load.n_slots
     return (
-        _WORK * work_ms
-        + load.n_ahead * load.token_ms
+        (WORK * n_left + load.n_ahead) * load.token_ms
         + n_before * load.service_ms / load.n_slots
-        + _CROWD * crowd * load.service_ms
+        + CROWD * crowd * load.service_ms
     )
-
-
-def plan_transfer(loads: Mapping[int, EngineLoad]) -> tuple[int, int] | None:
-    """Return an engine with waiting tasks and one with a free slot, if there are both."""
-    full = [index for index, load in loads.items() if load.n_waiting and load.n_free < 0]
-    free = [index for index, load in loads.items() if load.n_free > 0 and not load.n_waiting]
-    if not full or not free:
-        return None
-    return min(full, key=lambda index: loads[index].n_free), max(free, key=lambda index: loads[index].n_free)
 
 
 def merge_queues(queues: Sequence[Sequence[int]]) -> list[int]:
     """Return one order for the waiting tasks of all engines: the first of each, then the second of each."""
     longest = max(map(len, queues), default=0)
     return [queue[i] for i in range(longest) for queue in queues if i < len(queue)]
-
-
-def _rank(demand: Demand, index: int, load: EngineLoad) -> tuple[int, bool, int, int, int]:
-    return -demand.cached.get(index, 0), index != demand.last, load.n_tasks, load.n_held, index
 
 
 def _blend(old: float, new: float) -> float:

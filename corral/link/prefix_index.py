@@ -25,23 +25,57 @@ def hash_blocks(tokens: Sequence[int], key: bytes) -> list[int]:
     return found
 
 
-def common_blocks(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many of the first blocks are equal; equal blocks follow equal ones."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[middle - 1] == other[middle - 1]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+class HeldBlocks:
+    """Mutable: which engines have a block, for all engines."""
+
+    def __init__(self) -> None:
+        self._holders: dict[int, int | set[int]] = {}  # most have one
+
+    def add(self, block: int, engine: int) -> None:
+        holders = self._holders.setdefault(block, engine)
+        if isinstance(holders, set):
+            holders.add(engine)
+        elif holders != engine:
+            self._holders[block] = {holders, engine}
+
+    def remove(self, block: int, engine: int) -> None:
+        holders = self._holders[block]
+        if not isinstance(holders, set):
+            del self._holders[block]
+            return
+        holders.discard(engine)
+        if len(holders) == 1:
+            self._holders[block] = holders.pop()
+
+    def n_cached(self, blocks: Sequence[int]) -> dict[int, int]:
+        """Return how many of the first tokens are cached, by engine, for those that have any."""
+        found: dict[int, int] = {}
+        start = 0
+        while start < len(blocks) and (n := self._count(blocks[start])):
+            low, high = start, len(blocks) - 1
+            while low < high:  # fewer engines have later blocks, and those have the earlier ones
+                middle = (low + high + 1) // 2
+                low, high = (middle, high) if self._count(blocks[middle]) == n else (low, middle - 1)
+            holders = self._holders[blocks[low]]
+            found |= dict.fromkeys(holders if isinstance(holders, set) else (holders,), (low + 1) * BLOCK)
+            start = low + 1
+        return found
+
+    def _count(self, block: int) -> int:
+        holders = self._holders.get(block)
+        return 0 if holders is None else len(holders) if isinstance(holders, set) else 1
 
 
 class PrefixIndex:
-    """Mutable: runs of blocks by name. Beyond `max_blocks` the oldest runs are forgotten."""
+    """Mutable: runs of blocks by name. Beyond `max_blocks` the oldest runs are forgotten. `held`: has the
+    same of all engines, of which this is number `engine`."""
 
-    def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
+    def __init__(
+        self, max_blocks: int = MAX_BLOCKS, held: HeldBlocks | None = None, engine: int = -1
+    ) -> None:
         self._max_blocks = max_blocks
+        self._held = held or HeldBlocks()
+        self._engine = engine
         self._runs: dict[Hashable, tuple[int, ...]] = {}  # the oldest first
         self._n_holders: Counter[int] = Counter()
         self.n_blocks = 0  # of all runs, shared ones counted again
@@ -58,6 +92,9 @@ class PrefixIndex:
         if not blocks or len(blocks) > self._max_blocks:
             return
         self._runs[name] = tuple(blocks)
+        for block in blocks:
+            if block not in self._n_holders:
+                self._held.add(block, self._engine)
         self._n_holders.update(blocks)
         self.n_blocks += len(blocks)
         while self.n_blocks > self._max_blocks:
@@ -71,8 +108,11 @@ class PrefixIndex:
                 self._n_holders[block] -= 1
             else:
                 del self._n_holders[block]
+                self._held.remove(block, self._engine)
 
     def clear(self) -> None:
+        for block in self._n_holders:
+            self._held.remove(block, self._engine)
         self._runs.clear()
         self._n_holders.clear()
         self.n_blocks = 0

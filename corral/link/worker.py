@@ -20,7 +20,7 @@ import msgspec
 from corral.core.errors import CorralError
 from corral.core.result import Heartbeat, LoadFailed, Loading, ModelInfo, Opened, Ready, Stage
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, Embed, SlotAction, Stop, Task
+from corral.core.task import Cancel, Embed, HandOver, SlotAction, Stop, Task
 from corral.engine import loop
 from corral.engine.adapter import load_adapters
 from corral.engine.embedding_engine import EmbeddingEngine
@@ -146,7 +146,7 @@ def _read_commands(channel: BlockingChannel, engine: Engine, inbox: loop.Inbox) 
         if body is None:
             os._exit(0)
         command = decode_command(body)
-        if isinstance(command, SlotAction | Task | Embed) and command.fd >= 0:
+        if isinstance(command, SlotAction | HandOver | Task | Embed) and command.fd >= 0:
             command = msgspec.structs.replace(command, fd=channel.receive_fd())
         engine.is_stopping = isinstance(command, Stop)
         inbox.put(command)

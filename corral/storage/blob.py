@@ -11,14 +11,13 @@ import binascii
 import contextlib
 import os
 import re
-import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import orjson
 
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest, TooLarge
-from corral.core.file import read_into, write_all
+from corral.core.file import open_memory, read_into, write_all
 from corral.text.json_depth import check_json
 
 PIECE_BYTES = 3 << 16  # a multiple of three, so that the base64 of pieces joins to base64 of the whole
@@ -39,11 +38,7 @@ class Blob:
     @classmethod
     def create(cls, what: str = "state") -> Blob:
         """Create an empty file, in memory if the system supports it."""
-        if hasattr(os, "memfd_create"):
-            return cls(os.memfd_create(f"corral-{what}", os.MFD_CLOEXEC))
-        fd, path = tempfile.mkstemp(prefix=f"corral-{what}-")
-        os.unlink(path)
-        return cls(fd)
+        return cls(open_memory(what))
 
     @property
     def fd(self) -> int:

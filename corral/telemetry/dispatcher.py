@@ -15,7 +15,6 @@ from corral.telemetry.loop_meter import LoopMeter
 from corral.telemetry.queue import QueueView
 from corral.telemetry.record import Arrival, RequestRecord, TaskRecord
 from corral.telemetry.slots import SlotTable
-from corral.telemetry.state_copies import CopyCounters
 
 
 class RecordObserver(Protocol):
@@ -33,7 +32,6 @@ class Telemetry:
         """`ledger`: of a server for many models."""
         self.slots = SlotTable()
         self.counters = TokenCounters()
-        self.copies = CopyCounters()
         self.queue = QueueView()
         self.load = LoadMeter()
         self.loop = LoopMeter()
@@ -78,9 +76,6 @@ class Telemetry:
             params.cache_prompt,
             task.is_batch,
         )
-
-    def on_state_copy(self, outcome: str, n_tokens: int, seconds: float) -> None:
-        self.copies.add(outcome, n_tokens, seconds)
 
     def on_queue(self, task_ids: Sequence[int]) -> None:
         self.queue.sort(task_ids)

@@ -173,7 +173,6 @@ class _StateCollector:
             "Tokenizer processes lost and replaced.",
             self.n_tokenizer_restarts(),
         )
-        yield from self._copies()
         longest = telemetry.loop.take()
         pause = GaugeMetricFamily(
             "corral_loop_pause_seconds",
@@ -186,19 +185,6 @@ class _StateCollector:
         yield from self._usage()
         yield GaugeMetricFamily("corral_queue_length", "Tasks waiting for a slot.", telemetry.queue.n_waiting)
         yield GaugeMetricFamily("corral_sessions_bytes", "Memory used by sessions.", sessions.resident_bytes)
-
-    def _copies(self) -> Iterator[Metric]:
-        counted = self._facts.telemetry.copies
-        copies = CounterMetricFamily(
-            "corral_state_copies", "Prefixes that another engine had, by decision.", labels=["outcome"]
-        )
-        yield _filled(copies, counted.outcomes)
-        yield CounterMetricFamily(
-            "corral_copied_tokens", "Prompt tokens copied from another engine.", counted.n_tokens
-        )
-        yield CounterMetricFamily(
-            "corral_state_copy_seconds", "Time requests waited for copies.", counted.seconds
-        )
 
     def _usage(self) -> Iterator[Metric]:
         """Yield what keys have used today, as the ledger has it."""

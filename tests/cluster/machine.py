@@ -62,7 +62,8 @@ class Network:
         _ip("-n", _SWITCH, "link", "set", "bridge", "up")
 
     def connect(self, name: str, address: str) -> None:
-        """Make the network of a machine."""
+        """Make the network of a machine, also where the kernel has not removed its last one yet."""
+        subprocess.run(["ip", "-n", _SWITCH, "link", "delete", name], check=False, capture_output=True)
         _ip("netns", "add", name)
         _ip("-n", _SWITCH, "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
         _ip("-n", _SWITCH, "link", "set", name, "master", "bridge", "up")

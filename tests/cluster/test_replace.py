@@ -1,10 +1,10 @@
-"""States are copied between engines of a cluster, and their model file is replaced, as on one machine."""
+"""The model file of engines of a cluster is replaced as on one machine."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.system import fleet_copies, fleet_update
+from tests.system import fleet_update
 from tests.system.process import CorralProcess
 from tests.tools.wait import wait_until
 
@@ -13,11 +13,6 @@ from tests.tools.wait import wait_until
 def no_engines_afterwards(nodes):
     yield
     wait_until(lambda: not nodes.engines, 0.1)
-
-
-async def test_a_state_is_copied_from_a_busy_engine(nodes):
-    with CorralProcess("--ray", nodes.address, *fleet_copies.OPTIONS) as server:
-        await fleet_copies.copy_from_a_busy_engine(server)
 
 
 async def test_streams_end_with_the_file_they_began_with(nodes, tiny, tmp_path):

@@ -28,6 +28,7 @@ TOOL = {
 }
 Kill = Callable[[], Awaitable[None]]
 Asked = list[tuple[str, dict[str, Any]]]  # paths and bodies
+EXACT = "--batch-exact"  # so that answers are the same after a loss
 MESSAGES = [{"role": "user", "content": "hello world"}]
 
 
@@ -45,7 +46,7 @@ class Reborn:
 
     def __init__(self, *options: object) -> None:
         self.options = options
-        self.server = CorralProcess(*options)
+        self.server = CorralProcess(*options, EXACT)
         self.is_up = asyncio.Event()
         self.is_up.set()
 
@@ -71,7 +72,7 @@ class Reborn:
         self.is_up.clear()
         await asyncio.to_thread(kill)
         await asyncio.to_thread(self.server.stop)
-        self.server = await asyncio.to_thread(CorralProcess, *self.options)
+        self.server = await asyncio.to_thread(CorralProcess, *self.options, EXACT)
         self.is_up.set()
 
     def __enter__(self) -> Self:

@@ -43,7 +43,19 @@ async def talk(server: CorralProcess, is_killed: bool) -> list[tuple[str, list[i
 
 @pytest.mark.parametrize("write", [jamba, gemma_swa], ids=["hybrid", "sliding"])
 async def test_a_killed_engine_changes_no_answer(tmp_path: Path, write):
-    options = ("-m", write(tmp_path), "-c", 2048, "-np", 2, "-t", 1, "--cache-disk", tmp_path / "cache")
+    options = (
+        "-m",
+        write(tmp_path),
+        "-c",
+        2048,
+        "-np",
+        2,
+        "-t",
+        1,
+        "--cache-disk",
+        tmp_path / "cache",
+        "--batch-exact",
+    )
     with CorralProcess(*options) as server:
         undisturbed = await talk(server, is_killed=False)
         assert all(len(tokens) == N_PREDICT for _, tokens in undisturbed)

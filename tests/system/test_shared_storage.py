@@ -54,7 +54,7 @@ def pair(tiny, tmp_path_factory) -> Iterator[Pair]:
     for name in names:
         (folder / name).mkdir()
     storage = [part for name in names for part in (f"--{name}", folder / name)]
-    served = ("-np", 2, "-c", 32768, "--slots", "--no-warmup", "--api-key", ",".join(KEYS))
+    served = ("-np", 2, "-c", 32768, "--slots", "--no-warmup", "--batch-exact", "--api-key", ",".join(KEYS))
     pair = Pair("-m", tiny, *served, *storage, "--ledger", folder / "usage.sqlite")
     yield pair
     pair.stop()

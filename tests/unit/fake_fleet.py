@@ -21,6 +21,7 @@ from corral.core.settings import EngineSettings
 from corral.core.task import Task
 from corral.link import lifecycle, member, restart
 from corral.link.fleet import Fleet
+from corral.link.load_table import LoadTable
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.record import RequestRecord
 from tests.tools.wait import wait_until_async
@@ -67,11 +68,22 @@ async def started(
     await starting
     try:
         yield fleet
+        check_table(fleet)
     finally:
         for process in Process.all:
             process.die()
         await fleet.lifecycle.close()
         await asyncio.gather(*Answer.all, return_exceptions=True)
+
+
+def check_table(fleet: Fleet) -> None:
+    """What the fleet places by is what its engines do now."""
+    table = fleet._dispatcher._refresh()
+    fresh = LoadTable(len(fleet.engines))
+    for engine in fleet.engines:
+        fresh.put(engine.index, engine.load_now, engine.fingerprint)
+    for name, column in table._columns.items():
+        assert column.tolist() == fresh._columns[name].tolist(), name
 
 
 async def commands_of(process: Process, kind: type = object) -> list:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from corral.core.params import GenerationParams
-from corral.core.result import Ready
-from corral.core.task import Stop, Task
+from corral.core.result import HandedOver, Ready
+from corral.core.task import HandOver, Stop, Task
 from tests.unit.fake import FakeBackend
+
+N_GIVEN = 7  # tokens of the states that it hands over
 
 
 class Process:
@@ -16,6 +18,7 @@ class Process:
     all: list[Process] = []
     spawn_errors: list[Exception] = []  # of the next ones
     is_remote = False
+    gives_states = True
 
     def __init__(self, on_events) -> None:
         self._on_events = on_events
@@ -42,6 +45,8 @@ class Process:
     def send(self, command, fd: int = -1) -> None:
         if not self._gone.is_set():
             self.commands.append(command)
+            if isinstance(command, HandOver) and self.gives_states:
+                asyncio.get_running_loop().call_soon(self.say, HandedOver(command.id, N_GIVEN))
 
     def kill(self) -> None:
         self.die()

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
+import msgspec
 import pytest
 
 from corral import __version__
 from corral.cli.cluster_address import check_private
+from corral.cluster.bridge import _peek
+from corral.cluster.conversation import Conversation
 from corral.cluster.host import EngineHost
 from corral.cluster.join import import_ray, split_address
-from corral.cluster.message import Asked, Frame, decode_place, encode
+from corral.cluster.message import Asked, Exit, Frame, Frames, Part, decode_place, encode
 from corral.cluster.node_share import cpus_each, missing_files, shares_on_nodes, with_threads
 from corral.core.errors import CorralError
 from corral.core.modifier import ScaledFile
+from corral.core.result import HandedOver
 from corral.core.settings import EngineSettings
+from corral.core.task import HandOver
 from corral.link.frame import LENGTH_BYTES, encode_frame
 
 
@@ -100,3 +106,32 @@ async def test_commands_arrive_in_the_order_in_which_they_were_sent(monkeypatch)
     for n in (1, 2, 0, 4, 3):
         await host.feed(n, encode(Frame(b"%d" % n)))
     assert written == [b"0", b"1", b"2", b"3", b"4"]
+
+
+class Line:
+    """An engine that a host talks to: what it was given."""
+
+    def __init__(self) -> None:
+        self.fds: list[int] = []
+        self.written: list[bytes] = []
+
+    def write(self, body: bytes) -> None:
+        self.written.append(body)
+
+    def pass_file(self, fd: int) -> None:
+        self.fds.append(os.dup(fd))
+
+
+async def test_the_state_of_a_task_that_is_handed_over_arrives_before_the_answer():
+    engine = Line()
+    front = Conversation(engine)
+    body = msgspec.msgpack.encode(HandOver(id=7, task_id=3, fd=5))
+    assert _peek(body).saves
+    front.feed(0, encode(Frame(body, 7, saves=True)))
+    os.write(engine.fds[0], b"state")
+    front.receive(encode_frame([HandedOver(7, 640)])[LENGTH_BYTES:])
+    front.outbox.put(Exit(0))
+    items = [item async for some in front.outbox for item in some]
+    assert items[:2] == [Part(b"state", 7), Part(b"", 7)]
+    assert isinstance(items[2], Frames)
+    os.close(engine.fds[0])

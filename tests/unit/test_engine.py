@@ -75,19 +75,38 @@ def test_running_out_of_cells_loses_nothing(specs, n_cells):
         assert bench.tokens(t.id) == alone(t, n_ctx=n_cells)
 
 
-@given(prompts, st.integers(1, 200), st.integers(0, 199), st.booleans())
+@given(prompts, st.integers(1, 200), st.integers(0, 199), st.booleans(), st.booleans())
 @examples(100)
-def test_resuming_after_any_token_continues_the_same(prompt, n_predict, n_delivered, shifts):
+def test_resuming_after_any_token_continues_the_same(prompt, n_predict, n_delivered, shifts, is_exact):
     """Also across context shifts, which the second engine repeats at the same places."""
+    options = {"context_shift": shifts, "batch_exact": is_exact}
     original = task(0, prompt, n_predict=n_predict, n_keep=3)
-    first = EngineHarness(FakeBackend(n_ctx=80), context_shift=shifts)
+    first = EngineHarness(FakeBackend(n_ctx=80), **options)
     first.run(original)
     expected = first.tokens(0)
     n_delivered = min(n_delivered, max(len(expected) - 1, 0))
-    second = EngineHarness(FakeBackend(n_ctx=80), context_shift=shifts)
+    second = EngineHarness(FakeBackend(n_ctx=80), **options)
     second.run(msgspec.structs.replace(original, resume=expected[:n_delivered]))
     assert second.tokens(0) == expected[n_delivered:]
     assert second.done(0).stop_type is first.done(0).stop_type
+    assert second.done(0).timings.predicted_n == first.done(0).timings.predicted_n
+
+
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_what_was_delivered_is_evaluated_at_once_unless_exact_bits_are_promised(is_exact):
+    bench = EngineHarness(batch_exact=is_exact)
+    bench.run(
+        msgspec.structs.replace(
+            task(0, [3] * 40, n_predict=60), resume=alone(task(0, [3] * 40, n_predict=50))
+        )
+    )
+    sizes = [len(chunk.tokens) for batch in bench.backend.batches for chunk in batch]
+    assert sum(sizes) == 40 + 60 - 1
+    assert len(bench.tokens(0)) == 10
+    n_alone = sizes.count(1)
+    assert n_alone == (59 if is_exact else 9)
+    done = bench.done(0)
+    assert (done.timings.prompt_n, done.timings.predicted_n) == (40, 60)
 
 
 def test_the_front_knows_of_a_task_before_it_is_evaluated():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -11,6 +12,8 @@ from corral.core.modifier import AdapterInfo
 from corral.core.result import (
     AdapterLoaded,
     Decodes,
+    Failed,
+    HandedOver,
     LoadFailed,
     Placed,
     Queue,
@@ -18,7 +21,7 @@ from corral.core.result import (
     Tokens,
 )
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, FreeAdapter, LoadAdapter, SlotAction, Stop, Verb
+from corral.core.task import Cancel, FreeAdapter, HandOver, LoadAdapter, SlotAction, Stop, Verb
 from corral.link.fleet import Fleet
 from corral.link.idle import Idle
 from corral.link.lifecycle import EngineState
@@ -240,6 +243,93 @@ async def test_a_stream_stays_in_a_drained_engine_until_another_has_a_free_slot(
         await draining
         answer.end()
         assert await answer.is_done() == [1, 2]
+
+
+@contextlib.asynccontextmanager
+async def moving(fleet: Fleet, answer: Answer):
+    """A task that has begun in the first of two engines, which is being drained and was asked for its
+    state."""
+    Process.all[0].gives_states = False
+    answer.admit()
+    answer.say(1)
+    draining = asyncio.create_task(fleet.drain(0))
+    asked = (await commands_of(Process.all[0], HandOver))[-1]
+    assert answer.processes == [0]
+    yield asked
+    await wait_until_async(lambda: Process.all[0].is_told_to_stop)
+    Process.all[0].die(0)
+    await be_ready(2)
+    await draining
+    answer.end()
+    await answer.is_done()
+
+
+async def test_a_running_task_moves_with_its_state():
+    async with started(2) as fleet:
+        answer = Answer(fleet, id_slot=0)
+        async with moving(fleet, answer) as asked:
+            answer.say(2)
+            Process.all[0].say(HandedOver(asked.id, 640))
+            await wait_until_async(lambda: answer.processes == [0, 1])
+            assert (answer.sent.resume, answer.sent.n_past) == ([1, 2], 640)
+            assert answer.sent.fd >= 0
+
+
+async def test_a_task_whose_state_cannot_be_given_moves_without():
+    async with started(2) as fleet:
+        answer = Answer(fleet, id_slot=0)
+        async with moving(fleet, answer) as asked:
+            Process.all[0].say(Failed(asked.id, Conflict("no").info()))
+            await wait_until_async(lambda: answer.processes == [0, 1])
+            assert (answer.sent.resume, answer.sent.n_past, answer.sent.fd) == ([1], 0, -1)
+
+
+async def test_a_slot_is_kept_for_a_task_that_is_on_its_way():
+    async with started(2) as fleet:
+        answer = Answer(fleet, id_slot=0)
+        async with moving(fleet, answer) as asked:
+            assert fleet.engines[1].load_now.n_free == N_EACH - 1
+            Process.all[0].say(HandedOver(asked.id, 640))
+            await wait_until_async(lambda: answer.processes == [0, 1])
+            assert fleet.engines[1].load_now.n_free == N_EACH - 1
+
+
+async def test_a_task_that_ends_while_its_state_is_asked_for_does_not_move():
+    async with started(2) as fleet:
+        answer = Answer(fleet, id_slot=0)
+        answer.admit()
+        answer.say(1)
+        Process.all[0].gives_states = False
+        draining = asyncio.create_task(fleet.drain(0))
+        asked = (await commands_of(Process.all[0], HandOver))[-1]
+        answer.end()
+        Process.all[0].say(Failed(asked.id, Conflict("it has ended").info()))
+        await wait_until_async(lambda: Process.all[0].is_told_to_stop)
+        assert answer.processes == [0]
+        Process.all[0].die(0)
+        await be_ready(2)
+        await draining
+
+
+async def test_a_task_whose_heir_is_lost_on_the_way_stays():
+    async with started(2) as fleet:
+        answer = Answer(fleet, id_slot=0)
+        answer.admit()
+        answer.say(1)
+        Process.all[0].gives_states = False
+        draining = asyncio.create_task(fleet.drain(0))
+        asked = (await commands_of(Process.all[0], HandOver))[-1]
+        Process.all[1].die()
+        await wait_until_async(lambda: len(Process.all) == 3)
+        Process.all[0].say(HandedOver(asked.id, 640))
+        await wait_until_async(lambda: Process.all[0].task_ids == [answer.task.id] * 2)
+        assert answer.sent.resume == [1]
+        answer.end()
+        await answer.is_done()
+        await wait_until_async(lambda: Process.all[0].is_told_to_stop)
+        Process.all[0].die(0)
+        await be_ready(3)
+        await draining
 
 
 async def test_what_asks_for_a_slot_of_a_drained_engine_gets_it_in_the_next_one():

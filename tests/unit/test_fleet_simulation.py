@@ -18,7 +18,7 @@ GIANT = replace(SMALL, n_engines=1, n_slots=32, n_cached_blocks=4 * SMALL.n_cach
 
 def test_placement_evaluates_little_more_than_one_giant_cache():
     least = simulate(GIANT, RoundRobin())
-    policies: list[Policy] = [CachedPrefix(), TextTree(4), ConsistentHash(4), LeastLoaded(), RoundRobin()]
+    policies: list[Policy] = [CachedPrefix(4), TextTree(4), ConsistentHash(4), LeastLoaded(), RoundRobin()]
     ours, *others = (simulate(SMALL, policy) for policy in policies)
     assert {each.n_turns for each in (ours, *others)} == {least.n_turns}
     assert {each.n_prompt for each in (ours, *others)} == {least.n_prompt}

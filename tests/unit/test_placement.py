@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.link.load_table import LoadTable
 from corral.link.placement import (
+    CLOSE,
     SERVICE_MS,
     Demand,
     EngineCost,
     EngineLoad,
     estimate_ms,
     merge_queues,
-    place,
-    plan_transfer,
 )
+from corral.link.prefix_index import HeldBlocks, PrefixIndex
 
 IDLE = EngineLoad(4)
 loads = st.dictionaries(
@@ -30,6 +33,82 @@ loads = st.dictionaries(
     ),
     min_size=1,
 )
+
+
+def plain_place(demand: Demand, loads: Mapping[int, EngineLoad]) -> int:
+    """The definition, engine by engine."""
+    estimates = {index: estimate_ms(demand, index, load) for index, load in loads.items()}
+    limit = min(estimates.values()) * (1 + CLOSE)
+
+    def rank(index: int) -> tuple[int, bool, int, int, int]:
+        load, cached = loads[index], demand.cached.get(index, 0)
+        return -cached, index != demand.last, load.n_tasks, load.n_held, index
+
+    return min((index for index, ms in estimates.items() if ms <= limit), key=rank)
+
+
+def plain_transfer(loads: Mapping[int, EngineLoad]) -> tuple[int, int] | None:
+    """The definition, engine by engine."""
+    full = [index for index, load in loads.items() if load.n_waiting and load.n_free < 0]
+    free = [index for index, load in loads.items() if load.n_free > 0 and not load.n_waiting]
+    if not full or not free:
+        return None
+    return min(full, key=lambda index: loads[index].n_free), max(free, key=lambda index: loads[index].n_free)
+
+
+def table_of(loads: Mapping[int, EngineLoad]) -> LoadTable:
+    table = LoadTable(21)
+    for index, load in loads.items():
+        table.put(index, load)
+        table.is_open[index] = True
+    return table
+
+
+def place(demand: Demand, loads: Mapping[int, EngineLoad]) -> int:
+    table = table_of(loads)
+    return table.place(demand, table.is_open)[0]
+
+
+def plan_transfer(loads: Mapping[int, EngineLoad]) -> tuple[int, int] | None:
+    return table_of(loads).plan_transfer()
+
+
+@given(
+    loads,
+    st.integers(0, 9000),
+    st.dictionaries(st.integers(0, 20), st.integers(0, 9000)),
+    st.integers(-1, 20),
+)
+def test_the_table_chooses_as_the_definition_does(loads, n_prompt, cached, last):
+    demand = Demand(n_prompt, cached, last)
+    assert place(demand, loads) == plain_place(demand, loads)
+    ordered = dict(sorted(loads.items()))
+    assert plan_transfer(loads) == plain_transfer(ordered)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 4), st.lists(st.integers(0, 2), max_size=6)), max_size=30
+    ),
+    st.lists(st.integers(0, 2), max_size=6),
+)
+def test_all_engines_together_have_the_blocks_that_each_has(steps, prompt):
+    """Runs are put in the place of others, dropped and forgotten."""
+    held = HeldBlocks()
+    indexes = [PrefixIndex(12, held, engine) for engine in range(4)]
+    for engine, name, run in steps:
+        if name == 4:
+            indexes[engine].clear()
+        else:
+            indexes[engine].put(name, chained(run))
+    blocks = chained(prompt)
+    expected = {engine: n for engine, index in enumerate(indexes) if (n := index.n_cached(blocks))}
+    assert held.n_cached(blocks) == expected
+
+
+def chained(run: list[int]) -> list[int]:
+    """Blocks whose equality means that those before them are equal, too."""
+    return [hash(tuple(run[: n + 1])) for n in range(len(run))]
 
 
 def test_the_engine_that_has_the_prompt_gets_it():

@@ -55,7 +55,6 @@ def render_cache_report(choice: Choice, context: RenderContext) -> dict[str, Any
             "is_checkpoint": report.is_checkpoint,
             "n_common": report.n_common,
             "first_difference": difference,
-            **({"copied_from": report.copied_from} if report.copied_from >= 0 else {}),
         }
     }
 
