@@ -130,6 +130,7 @@ def schema_of_format(response_format: Any) -> Any:
         raise InvalidRequest("must be an object with a 'type', or 'auto'", field="response_format")
     kind = response_format.get("type", "text")
     if kind == "text":
+        _check_unused(response_format)
         return None
     if kind == "json_object":
         schema = response_format.get("schema", {})
@@ -143,3 +144,9 @@ def schema_of_format(response_format: Any) -> Any:
         message = f"type must be 'text', 'json_object' or 'json_schema', not {kind!r:.40}"
         raise InvalidRequest(message, field="response_format")
     return {"type": "object"} if schema == {} else schema
+
+
+def _check_unused(response_format: dict[str, Any]) -> None:
+    for name in ("schema", "json_schema"):
+        if not isinstance(response_format.get(name) or {}, dict):
+            raise InvalidRequest("must be an object", field=f"response_format.{name}")

@@ -153,3 +153,20 @@ async def test_a_format_of_chats_is_enforced_in_other_dialects_but_not_beside_th
 async def test_other_fields_of_extra_body_are_unknown(server):
     answer = await post(server, TEXT, json=body_of(TEXT, extra_body={"google": {}}))
     assert answer["warnings"] == ["Field 'extra_body' is unknown and was ignored"]
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/v1/messages", "/v1/responses"])
+@pytest.mark.parametrize("name", ["schema", "json_schema"])
+async def test_what_a_format_of_text_does_not_use_has_its_type_too(server, path, name):
+    asked = {"input": "hello"} if path == "/v1/responses" else body_of(CHAT if "messages" in path else path)
+    format = {"type": "text", name: [None]}
+    response = await server.http.post(path, json={**asked, "max_tokens": 1, "response_format": format})
+    assert response.status_code == 400
+    assert f"response_format.{name}" in response.text
+
+
+async def test_the_schema_of_a_response_of_text_has_its_type_too(server):
+    body = {"input": "hello", "text": {"format": {"type": "text", "schema": [None]}}}
+    response = await server.http.post("/v1/responses", json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "text.format.schema"

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import corral
 from corral.cli.default_model import find_default_model
 from tests.model.rpc import rpc_server
 from tests.system.process import START_S, CorralProcess
@@ -134,4 +135,4 @@ def test_the_doctor_knows_who_is_on_the_port(tiny):
         report = json.loads(run("doctor", "--json", "--port", port).stdout)
         (found,) = [check for check in report["checks"] if check["name"] == "network"]
         assert found["level"] == "warning"
-        assert re.fullmatch(rf"port {port}: in use by a server like this one \(.*corral.*\)", found["text"])
+        assert found["text"] == f"port {port}: in use by a server like this one ({corral.__version__})"

@@ -101,7 +101,7 @@ def sampled(tiny):
 def distribution(server: CorralProcess, **body: object) -> dict[int, float]:
     """What is left of the first token's candidates, and how probable each is."""
     fields = {"prompt": PROMPT, "n_predict": 1, "n_probs": 400, "post_sampling_probs": True, **body}
-    (token,) = server.complete(**fields)["completion_probabilities"]
+    token, *_ = server.complete(**fields)["completion_probabilities"]  # more, if they complete a character
     return {item["id"]: round(item["prob"], 9) for item in token["top_probs"]}
 
 

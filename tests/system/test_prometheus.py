@@ -216,6 +216,7 @@ ALERTS: dict[str, Any] = {  # what each of them hears of, a value each minute
         'corral_engine_state{state="ready"} 0x20',
         'corral_engine_state{state="failed"} 1x20',
     ],
+    "CorralEngineLost": ['corral_engine_ready{engine="0"} 1x20', 'corral_engine_ready{engine="1"} 0x20'],
     "CorralEngineRestarts": ["corral_engine_restarts_total 0+1x20"],
     "CorralErrors": [
         'corral_http_requests_total{status="200"} 0+60x20',

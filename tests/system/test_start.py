@@ -103,6 +103,14 @@ def sent(server: CorralProcess, *requests: tuple[str, str]) -> Iterator[list[Fut
         yield ask
 
 
+def end_engine(server: HeldServer) -> None:
+    """Let an engine begin that cannot load its model. The other processes wait for the front."""
+    wait_until(lambda: children(server.process.pid, "corral.link.worker"))
+    engine = children(server.process.pid, "corral.link.worker")
+    server.release(ENGINE)
+    assert psutil.wait_procs(engine, timeout=START_S)[1] == []
+
+
 def n_accepted(server: CorralProcess) -> int:
     connections = psutil.Process(server.process.pid).net_connections("tcp")
     return sum(one.status == psutil.CONN_ESTABLISHED for one in connections)
@@ -202,9 +210,7 @@ def test_what_is_wrong_with_options_is_told_before_what_is_wrong_with_the_model(
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
     with HeldServer(tmp_path, "-m", broken, option, tmp_path / "file") as server:
-        children = psutil.Process(server.process.pid).children()
-        server.release(ENGINE)
-        assert psutil.wait_procs(children, timeout=START_S)[1] == []
+        end_engine(server)
         server.release(FRONT)
         assert server.process.wait(START_S) == 1
     printed = "".join(server.lines)
@@ -217,9 +223,7 @@ def test_a_model_that_cannot_be_loaded_is_told_when_there_is_a_front(tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
     with HeldServer(tmp_path, "-m", broken) as server, sent(server, ("GET", "/ready")) as asked:
-        children = psutil.Process(server.process.pid).children()
-        server.release(ENGINE)
-        assert psutil.wait_procs(children, timeout=START_S)[1] == []
+        end_engine(server)
         assert told(server)[:2] == (503, LOADING)
         server.release(FRONT)
         assert asked[0].result().json() == LOADING

@@ -109,7 +109,11 @@ def _format_fields(body: ContextFields, names: dict[str, str], remarks: Remarks)
         return {}
     if body.text.verbosity is not None:
         remarks.warn("text.verbosity", "has no effect")
-    if body.text.format is None or body.text.format.type == "text":
+    if body.text.format is None:
+        return {}
+    if not isinstance(body.text.format.schema_, dict | bool | None):
+        raise InvalidRequest("must be an object", field="text.format.schema")
+    if body.text.format.type == "text":
         return {}
     if body.response_format is not None:
         raise InvalidRequest("cannot be combined with 'text.format'", field="response_format")
