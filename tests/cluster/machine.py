@@ -67,6 +67,8 @@ class Network:
         _ip("netns", "add", name)
         _ip("-n", _SWITCH, "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
         _ip("-n", _SWITCH, "link", "set", name, "master", "bridge", "up")
+        hardware = f"02:00:00:00:00:{int(address.rpartition('.')[2]):02x}"  # others remember it over a reboot
+        _ip("-n", name, "link", "set", "eth0", "address", hardware)
         _ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
         for device in ("eth0", "lo"):
             _ip("-n", name, "link", "set", device, "up")

@@ -146,7 +146,7 @@ export class Chats {
     return this.#open.get(id);
   }
 
-  load(id) {
+  async load(id) {
     return this.#open.get(id) ?? this.#store.load(id);
   }
 
