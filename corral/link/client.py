@@ -323,6 +323,7 @@ class EngineClient:
     def _send_again(self, process: EngineEnd, pending: PendingTask, state: HeldState | None = None) -> None:
         """Send a task that another engine may have begun, with the state that it left, if there is one."""
         try:
+            pending.is_sent = False
             if state is not None:
                 with contextlib.suppress(Unavailable):
                     self._send(process, pending, pending.resumed(state))

@@ -16,7 +16,8 @@ export function FileChips({ parts, onChange, props }) {
   const nCtx = props?.default_generation_settings?.n_ctx ?? 0;
   const room = roomFor(nCtx);
   const nAll = files.reduce((sum, { nTokens = 0 }) => sum + nTokens, 0);
-  const change = (file, changed) => onChange((now) => ({ ...now, files: now.files.map((each) => (each === file ? changed : each)) }));
+  const change = (file, fields) =>
+    onChange((now) => ({ ...now, files: now.files.map((each) => (each === file ? { ...file, ...fields } : each)) }));
   const remove = (kind, item) => onChange((now) => ({ ...now, [kind]: now[kind].filter((each) => each !== item) }));
   return html`<ul class="file-chips" aria-label=${t("composer.filesOf")}>
     ${files.map(
@@ -28,9 +29,9 @@ export function FileChips({ parts, onChange, props }) {
         isLong=${nAll > room}
         sees=${Boolean(props?.modalities?.vision)}
         nImages=${parts.images.length}
-        onFile=${(changed) => change(file, changed)}
-        onImages=${(more) =>
-          onChange((now) => ({ ...now, images: [...now.images, ...more], files: now.files.filter((each) => each !== file) }))}
+        onFile=${change}
+        onImages=${(drawn, more) =>
+          onChange((now) => ({ ...now, images: [...now.images, ...more], files: now.files.filter((each) => each !== drawn) }))}
         onRemove=${() => remove("files", file)}
       />`,
     )}
@@ -48,10 +49,12 @@ function FileChip({ file, nCtx, room, isLong, sees, nImages, onFile, onImages, o
   const [work, setWork] = useState(""); // what is being done
   const [error, setError] = useState("");
   const controller = useRef(null);
+  const current = useRef(file); // tokens are counted while something else is done
+  current.current = file;
   useEffect(() => {
     if (file.nTokens !== undefined) return;
     countTokens(file.text).then(
-      (nTokens) => onFile({ ...file, nTokens }),
+      (nTokens) => current.current.text === file.text && onFile(current.current, { nTokens }),
       ({ message }) => setError(message),
     );
   }, [file]);
@@ -70,18 +73,21 @@ function FileChip({ file, nCtx, room, isLong, sees, nImages, onFile, onImages, o
   const cut = () =>
     run(t("file.cutting"), async () => {
       const text = await cutText(file.text, file.nTokens, room);
-      onFile({ ...file, text, nTokens: await countTokens(text), state: "cut", source: undefined });
+      const nTokens = await countTokens(text);
+      onFile(current.current, { text, nTokens, state: "cut", source: undefined });
     });
   const shorten = () =>
     run(t("file.summarizing"), async (signal) => {
       const onProgress = (part, all) => setWork(t("file.summarizingPart", { part, all }));
       const text = await summarize(file.name, file.text, file.nTokens, room, nCtx, { signal, onProgress });
-      onFile({ ...file, text, nTokens: await countTokens(text), state: "summarized", source: undefined });
+      const nTokens = await countTokens(text);
+      onFile(current.current, { text, nTokens, state: "summarized", source: undefined });
     });
   const draw = () =>
     run(t("file.drawing"), async () => {
       const { drawPages } = await import("../files/pdf.js");
-      onImages(await drawPages(file.source, file.name, nImages));
+      const images = await drawPages(file.source, file.name, nImages);
+      onImages(current.current, images);
     });
   const isOver = isLong && file.nTokens > room;
   return html`<li class="file-chip ${isOver ? "long" : ""}">
