@@ -19,6 +19,7 @@ from corral.core.errors import (
     NonFiniteLogits,
     NoSuchSlot,
     Unauthorized,
+    UnknownModel,
     error_classes,
 )
 from corral.core.params import GenerationParams, SamplingParams
@@ -92,6 +93,7 @@ _ERRORS = {
     ForeignSlot: ForeignSlot(3),
     NoSuchSlot: NoSuchSlot(3, 2),
     Unauthorized: Unauthorized(),
+    UnknownModel: UnknownModel("m"),
 }
 
 
