@@ -148,5 +148,5 @@ def schema_of_format(response_format: Any) -> Any:
 
 def _check_unused(response_format: dict[str, Any]) -> None:
     for name in ("schema", "json_schema"):
-        if not isinstance(response_format.get(name) or {}, dict):
+        if not isinstance(response_format.get(name), dict | None):
             raise InvalidRequest("must be an object", field=f"response_format.{name}")

@@ -156,10 +156,11 @@ async def test_other_fields_of_extra_body_are_unknown(server):
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/v1/messages", "/v1/responses"])
+@pytest.mark.parametrize("value", [[None], [], "", False])
 @pytest.mark.parametrize("name", ["schema", "json_schema"])
-async def test_what_a_format_of_text_does_not_use_has_its_type_too(server, path, name):
+async def test_what_a_format_of_text_does_not_use_has_its_type_too(server, path, name, value):
     asked = {"input": "hello"} if path == "/v1/responses" else body_of(CHAT if "messages" in path else path)
-    format = {"type": "text", name: [None]}
+    format = {"type": "text", name: value}
     response = await server.http.post(path, json={**asked, "max_tokens": 1, "response_format": format})
     assert response.status_code == 400
     assert f"response_format.{name}" in response.text

@@ -37,7 +37,9 @@ KINDS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def server():
-    with CorralProcess("-c", 512 * N_STREAMS, "-np", N_STREAMS, "--engine-timeout", 2) as server:
+    with CorralProcess(
+        "-c", 512 * N_STREAMS, "-np", N_STREAMS, "--engine-timeout", 2, "--batch-exact"
+    ) as server:
         yield server
 
 
