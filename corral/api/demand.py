@@ -133,9 +133,11 @@ def schema_of_format(response_format: Any) -> Any:
         _check_unused(response_format)
         return None
     if kind == "json_object":
-        schema = response_format.get("schema", {})
+        schema = response_format.get("schema")
+        schema = {} if schema is None else schema
     elif kind == "json_schema":
-        wrapper = response_format.get("json_schema", response_format)
+        wrapper = response_format.get("json_schema")
+        wrapper = response_format if wrapper is None else wrapper
         if not isinstance(wrapper, dict):
             raise InvalidRequest("must be an object", field="response_format.json_schema")
         others = _OF_FORMAT if wrapper is response_format else _OF_WRAPPER

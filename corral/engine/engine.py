@@ -58,11 +58,6 @@ class Engine:
         return True
 
     @property
-    def has_served(self) -> bool:
-        """Whether there has been a command."""
-        return self._n_commands > 0
-
-    @property
     def has_work(self) -> bool:
         return bool(self._coroutines) or any(worker.has_work for worker in self._workers)
 

@@ -9,7 +9,7 @@ from corral.core.task import Command
 from corral.engine.engine import Engine
 
 WAKE = None  # not a command: check again what can be done
-_PAUSE_S = 5.0  # after the start, while the front may need the cores for its own
+_PAUSE_S = 2.0  # without a command; after the start the front needs the cores for its own
 
 Inbox = queue.SimpleQueue[Command | None]
 
@@ -28,13 +28,11 @@ def run(engine: Engine, inbox: Inbox) -> None:
 
 
 def _use_pause(engine: Engine, inbox: Inbox) -> None:
-    """Calibrate the engine. The first request does not wait for it; if there was one already, the next one
-    does, so that an engine with few pauses is calibrated too."""
-    if not engine.has_served:
-        with contextlib.suppress(queue.Empty):
-            _take(engine, inbox, _PAUSE_S)
-            return
-    engine.calibrate(lambda: engine.is_stopping or not (engine.has_served or inbox.empty()))
+    """Calibrate the engine, unless a command comes: none waits for more than a decode."""
+    with contextlib.suppress(queue.Empty):
+        _take(engine, inbox, _PAUSE_S)
+        return
+    engine.calibrate(lambda: engine.is_stopping or not inbox.empty())
 
 
 def _take(engine: Engine, inbox: Inbox, timeout_s: float | None = None) -> None:

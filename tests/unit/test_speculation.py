@@ -791,14 +791,15 @@ def test_an_engine_that_nobody_asks_is_calibrated(looped, monkeypatch):
     assert bench.speculation.n_exact == MAX_AHEAD
 
 
-def test_a_first_request_does_not_wait_for_what_the_next_one_has(looped):
+def test_no_request_waits_for_what_later_ones_have(looped, monkeypatch):
+    monkeypatch.setattr(loop, "_PAUSE_S", 0.01)
     bench, inbox, start = looped
     for i in range(2):
         inbox.put(task(i, PROMPT, n_predict=100))
     start()
     wait_until(lambda: bench.of(1, Done))
     wait_until(lambda: bench.engine.is_calibrated)
-    assert bench.done(0).timings.draft_n == 0
+    assert bench.done(0).timings.draft_n == bench.done(1).timings.draft_n == 0
     inbox.put(task(2, PROMPT, n_predict=100))
     wait_until(lambda: bench.of(2, Done))
     assert bench.done(2).timings.draft_n > 0

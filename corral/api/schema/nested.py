@@ -19,6 +19,7 @@ MAX_DOCUMENTS = 65536
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _OBJECT: dict[str, Any] = {"type": "object"}
+_NULLABLE: dict[str, Any] = {"type": ["object", "null"]}
 _TOKEN: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": INT32_MAX}
 
 
@@ -79,5 +80,7 @@ TOOLS: Any = {**_array(_object(["function"], type=_TEXT, function=_FUNCTION)), "
 FUNCTIONS: Any = {**_array(_FUNCTION), "maxItems": MAX_TOOLS}
 RESPONSE_FORMAT: Any = _either(
     {"const": "auto"},
-    _object([], type={"enum": ["text", "json_object", "json_schema"]}, schema=_OBJECT, json_schema=_OBJECT),
+    _object(
+        [], type={"enum": ["text", "json_object", "json_schema"]}, schema=_NULLABLE, json_schema=_NULLABLE
+    ),
 )
