@@ -73,13 +73,14 @@ class Acceptor:
             self._listen(listening)
 
     def close(self) -> None:
-        """Stop accepting. Established connections stay open; those in the TLS handshake are cancelled."""
+        """Stop accepting. Established connections stay open; those that are arriving are closed."""
         self._is_closed = True
         for listening in self.sockets:
             if listening.fileno() >= 0:
                 self._loop.remove_reader(listening)
-        for task in self._arriving:
-            task.cancel()
+        if self._tls is not None:  # only handshakes take long; uvloop closes others unannounced
+            for task in self._arriving:
+                task.cancel()
 
     async def wait_closed(self) -> None:
         if self._arriving:
@@ -119,13 +120,15 @@ class Acceptor:
                 connection.setblocking(False)
                 if connection.family != _UNIX:  # asyncio does not set it, and tokens would be delayed
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                await self._loop.connect_accepted_socket(
+                transport, _ = await self._loop.connect_accepted_socket(
                     self._make_protocol,
                     connection,
                     ssl=self._tls,
                     ssl_handshake_timeout=self._handshake_s if self._tls is not None else None,
                 )
                 on_error.pop_all()
+                if self._is_closed:
+                    transport.close()
 
     def _warn(self, message: str) -> None:
         now = self._loop.time()

@@ -16,7 +16,13 @@ from corral.server.acceptor import Acceptor, raise_open_files, share_for_connect
 from corral.server.tls import open_tls
 from tests.system.certificate import make_certificate
 
+try:
+    import uvloop
+except ImportError:  # Windows
+    uvloop = None
+
 GENEROUS_S = 60
+LOOPS = [asyncio.new_event_loop, *([uvloop.new_event_loop] if uvloop else [])]
 
 
 class Echo(asyncio.Protocol):
@@ -111,6 +117,20 @@ async def test_no_more_than_there_is_room_for(caplog):
 async def test_many_at_once():
     async with accepting() as port:
         assert all(await asyncio.gather(*(echoes(port) for _ in range(300))))
+
+
+@pytest.mark.parametrize("n_steps", range(12))
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_who_arrives_while_it_closes_is_disconnected(new_loop, n_steps):
+    async def arrive() -> None:
+        async with accepting() as port:
+            with socket.create_connection(("127.0.0.1", port)):
+                for _ in range(n_steps):
+                    await asyncio.sleep(0)
+
+    with contextlib.closing(new_loop()) as loop:
+        loop.run_until_complete(asyncio.wait_for(arrive(), GENEROUS_S))
+    assert not Echo.open
 
 
 async def test_who_says_nothing_where_encryption_is_agreed_on(tmp_path):
