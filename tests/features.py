@@ -1,4 +1,4 @@
-"""What `make test` runs with the real thing: for each feature a test or two, in the order of the README.
+"""What `make test` runs with the real thing: for each feature a test or two, in the order of its table.
 
 `python -m tests.features FOLDER` prints the tests of a folder, for the command line of pytest. All others of
 `model/`, `system/` and `browser/` run in `make test-all`. A new feature needs a row (`tests/meta`).
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 
-# Rows of the table in the README.
-_README: dict[str, str] = {
+# Rows of "Features compared" in docs/start/coming_from.md.
+_COMPARED: dict[str, str] = {
     "model files": """
         model/test_model_file.py
         model/test_vocab.py
@@ -244,7 +244,7 @@ _GUIDES: dict[str, str] = {
     """,
 }
 
-FEATURES = {name: tests.split() for name, tests in (_README | _GUIDES).items()}
+FEATURES = {name: tests.split() for name, tests in (_COMPARED | _GUIDES).items()}
 
 
 def tests_of(folder: str) -> list[str]:

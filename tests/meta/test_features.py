@@ -1,4 +1,4 @@
-"""The tests of `make test` are those of the features that the README and the guides name."""
+"""The tests of `make test` are those of the features that the table of features and the guides name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ VERDICT = "best at"  # a row of the table, and no feature
 
 
 def test_every_feature_has_a_row():
-    table = (ROOT / "README.md").read_text().partition("| --- |")[2].partition("\n\n")[0]
+    page = (ROOT / "docs" / "start" / "coming_from.md").read_text()
+    table = page.partition("## Features compared\n")[2].partition("| --- |")[2].partition("\n\n")[0]
     rows = set(re.findall(r"^\| ([^|]+?) \|", table, re.M)) - {VERDICT}
     guides = {path.stem for path in (ROOT / "docs" / "howto").glob("*.md")}
     assert len(rows) > 5

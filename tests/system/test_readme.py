@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 
 import httpx
 import pytest
@@ -15,17 +16,29 @@ from tests.system.process import START_S
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = marked_blocks(README)
+HUB_COMMAND = ".venv/bin/corral -hf Qwen/Qwen3-4B-GGUF:Q4_K_M -c 8192\n"  # test_hub.py downloads
 
 
 def test_no_command_is_left_out():
     fenced = re.findall(r"```(?:sh|python)\n(.*?)```", README, re.S)
     untested = [block for block in fenced if block not in [text for _, text in BLOCKS]]
-    assert untested == ["make serve\n", "make test\n"]
+    assert untested == ["make serve\n", HUB_COMMAND, "make test\n"]
 
 
 @pytest.mark.parametrize(("kind", "text"), BLOCKS, ids=[text[:60] for _, text in BLOCKS])
 def test_readme_block(corral, kind, text):
     run_block(kind, text, corral.url)
+
+
+def test_the_command_that_downloads_has_valid_options():
+    done = subprocess.run(
+        [sys.executable, "-m", *f"{HUB_COMMAND.strip()} --print-config".removeprefix(".venv/bin/").split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'hf-repo = "Qwen/Qwen3-4B-GGUF:Q4_K_M"' in done.stdout
 
 
 def test_make_serve_serves():
