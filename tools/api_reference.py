@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from corral.api.engine import Engine
-from corral.api.openapi import ERRORS, OF_CONNECTIONS, model_of, schema_of
+from corral.api.openapi import model_of, schema_of
 from corral.api.router import ApiRoute
-from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.parse import RequestModel
 from corral.api.schema.state import SessionRequest, ShiftRequest, SlotFileRequest
 from corral.api.state import AppState
-from corral.core.errors import InvalidRequest, error_classes
 from corral.core.params import GenerationParams
 from corral.core.settings import EngineSettings, Settings
 from corral.server.access import PUBLIC_PATHS
@@ -83,6 +81,7 @@ _FIELD_GROUPS: dict[str, tuple[str, ...]] = {
     ),
     _COMPATIBILITY: ("echo",),
 }
+_IGNORED = "Accepted for compatibility, ignored"
 _FOREIGN = ("Accepted for compatibility", "As in ", "Refused")  # how descriptions of such fields begin
 
 
@@ -93,7 +92,6 @@ class Route:
     names: tuple[str, ...]
     summary: str
     body: dict[str, Any] | None
-    errors: tuple[int, ...]  # beside those that any route may answer
 
 
 @dataclass(frozen=True)
@@ -140,17 +138,19 @@ def routes() -> dict[str, Route]:
         for method in sorted((route.methods or set()) - {"HEAD"}):
             found.setdefault(route.endpoint, []).append((f"{method} {route.path_format}", route))
     return {
-        name: Route(tuple(n for n, _ in group), _summary(endpoint), _body(group[0][1]), _errors(group[0][1]))
+        name: Route(tuple(n for n, _ in group), _summary(endpoint), _body(group[0][1]))
         for endpoint, group in found.items()
         for name, _ in group
     }
 
 
 def render_api() -> str:
-    errors = [f"| {code} | {types} | {ERRORS[code]} |" for code, types in _error_types()]
-    index = [f"| [`{e.name}`](#{slug(e.name)}) | {_what(e)} |" for e in endpoints()]
+    index = [
+        f"- **{s.title}**: {', '.join(f'[`{e.name}`](#{slug(e.name)})' for e in s.endpoints)}"
+        for s in sections()
+    ]
     intro = _read()[0].partition("-->\n\n")[2]
-    for mark, text in (("errors", "\n".join(errors)), ("index", "\n".join(index)), ("public", _public())):
+    for mark, text in (("index", "\n".join(index)), ("public", _public())):
         intro = intro.replace(f"<!-- {mark} -->", text)
     lines = [intro]
     for section in sections():
@@ -168,18 +168,43 @@ def render_requests() -> str:
         "A null field counts as absent. The [API](api.md) describes the endpoints.",
         "",
     ]
+    first: dict[tuple[str, str], str] = {}  # where a field was described first, by its name and facts
     for name, fields in _request_tables():
         lines += [f"## `{name}`", ""]
-        shared = _fields(schema_of(CompletionRequest))
         if name == _COMMON:
             for group, members in _grouped(fields).items():
                 lines += [f"### {group}", "", *_field_table(members)]
-            continue
-        is_more = "top_k" in fields
-        if is_more:
-            lines += [f"The fields of `{_COMMON}` (a chat has `messages` instead of `prompt`), and:", ""]
-        lines += _field_table({n: f for n, f in fields.items() if not (is_more and shared.get(n) == f)})
+        else:
+            lines += _described_before(fields, first)
+            lines += _field_table({n: f for n, f in fields.items() if _key(n, f) not in first})
+        for field, facts in fields.items():
+            first.setdefault(_key(field, facts), name)
     return "\n".join(lines)
+
+
+def request_field(text: str) -> str | None:
+    """The field about sampling that an option's text explains, too."""
+    (fields,) = (fields for name, fields in _request_tables() if name == _COMMON)
+    sampling = _grouped(fields)[_SAMPLING]
+    return next(
+        (n for n, f in sampling.items() if f["description"].rstrip(".").lower() == text.lower()), None
+    )
+
+
+def _described_before(fields: dict[str, Any], first: dict[tuple[str, str], str]) -> list[str]:
+    """Fields that an earlier table has explained, by its name."""
+    tables: dict[str, list[str]] = {}
+    for field, facts in fields.items():
+        if table := first.get(_key(field, facts)):
+            tables.setdefault(table, []).append(f"`{field}`")
+    if "`top_k`" in tables.get(_COMMON, ()):
+        missing = [f"`{n}`" for (n, _), table in first.items() if table == _COMMON and n not in fields]
+        tables[_COMMON] = ["all fields" + (f" but {', '.join(missing)}" if missing else "")]
+    return [f"As in [`{table}`](#{slug(table)}): {', '.join(names)}.\n" for table, names in tables.items()]
+
+
+def _key(field: str, facts: dict[str, Any]) -> tuple[str, str]:
+    return field, json.dumps(facts, sort_keys=True)
 
 
 def _grouped(fields: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -193,23 +218,33 @@ def _grouped(fields: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _field_table(fields: dict[str, Any]) -> list[str]:
-    rows = [_field_row(name, facts) for name, facts in fields.items()]
-    return ["| field | default | |", "| --- | --- | --- |", *rows, ""]
+    ignored: dict[str, list[str]] = {}  # by the reason
+    rows = []
+    for name, facts in fields.items():
+        text = facts.get("description", "")
+        if text.startswith(_IGNORED):
+            ignored.setdefault(text.removeprefix(_IGNORED).strip(":. "), []).append(f"`{name}`")
+        else:
+            rows.append(_field_row(name, facts))
+    table = ["| field | default | |", "| --- | --- | --- |", *rows, ""] if rows else []
+    told = [", ".join(names) + (f" ({reason})" if reason else "") for reason, names in ignored.items()]
+    return [*table, *([f"Accepted and ignored: {'; '.join(told)}.", ""] if told else [])]
 
 
 def _render_endpoint(endpoint: Endpoint) -> list[str]:
     names = routes()[endpoint.route].names
     others = [f"`{name.partition(' ')[2]}`" for name in names if name != endpoint.route]
     facts = endpoint.facts
-    also = f" Also {', '.join(others)}." if others else ""
-    lines = [f"### `{endpoint.name}`", "", _what(endpoint) + also, ""]
+    said = [_what(endpoint)]
+    if others:
+        said.append(f"Also {', '.join(others)}.")
     if "needs" in facts:
-        lines.append(f"- Needs {facts['needs']}; else 501.")
+        said.append(f"Needs {facts['needs']}.")
     if table := _table_of(endpoint):
-        lines.append(f"- [Fields](requests.md#{slug(table)}).")
-    lines.append(f"- Answer: {facts['answer']}")
-    if errors := _told_errors(endpoint):
-        lines.append(f"- Errors: {errors}.")
+        said.append(f"[Fields](requests.md#{slug(table)}).")
+    lines = [f"### `{endpoint.name}`", "", " ".join(said), "", f"Answer: {facts['answer']}"]
+    if "codes" in facts:
+        lines.append(f"Errors: {facts['codes']}.")
     for caption, commands in endpoint.examples:
         lines += ["", *([caption, ""] if caption else []), "```sh", commands.rstrip("\n"), "```"]
     return [*lines, ""]
@@ -256,26 +291,8 @@ def _what(endpoint: Endpoint) -> str:
     return endpoint.facts.get("what") or routes()[endpoint.route].summary
 
 
-def _told_errors(endpoint: Endpoint) -> str:
-    """What the table says of errors, and then those it says nothing of."""
-    said = endpoint.facts.get("codes", "")
-    named = {*re.findall(r"\b[45]\d\d\b", said), *(("501",) if "needs" in endpoint.facts else ())}
-    others = [str(code) for code in routes()[endpoint.route].errors if str(code) not in named]
-    also = "also " if said and others else ""
-    return "; ".join(filter(None, (said, also + ", ".join(others))))
-
-
 def _public() -> str:
     return ", ".join(f"`{path}`" for path in PUBLIC_PATHS)
-
-
-def _error_types() -> list[tuple[int, str]]:
-    """Status codes of the tree of errors, with the types that errors of theirs have."""
-    types = {code: [InvalidRequest.type] for code in OF_CONNECTIONS}
-    for error in error_classes():
-        if error.type not in types.setdefault(error.status, []):
-            types[error.status].append(error.type)
-    return [(code, ", ".join(f"`{t}`" for t in names)) for code, names in sorted(types.items())]
 
 
 def _read() -> list[str]:
@@ -315,7 +332,3 @@ def _body(route: Any) -> dict[str, Any] | None:
     schema: dict[str, Any] = next(iter(body["content"].values()))["schema"] if body else {}
     model = model_of(schema)
     return schema_of(model) if model is not None else None
-
-
-def _errors(route: Any) -> tuple[int, ...]:
-    return tuple(sorted(set(getattr(route, "responses", None) or ()) - {200}))

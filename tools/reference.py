@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from corral.cli.options import GROUPS, OPTIONS
-from corral.cli.options.option import Option
-from tools.api_reference import render_api, render_requests
+from corral.cli.options.option import PREFIX, Option
+from tools.api_reference import render_api, render_requests, request_field
 
 _REFUSED = "refused: "
 _OTHER_PROGRAMS = "for other programs of llama.cpp, or for older versions of it"
@@ -23,12 +23,14 @@ def render_options() -> str:
         "",
         "Every option of `corral`, in the groups of `corral --help`. Generated from `corral/cli/options`.",
         "",
-        "An option can be set on the command line, in the environment, or in a TOML file (`--config`),",
-        "where its key is the long name without the leading dashes (`ctx-size = 4096`). The command line",
-        "overrides the environment, which overrides the file; `corral --print-config` shows every value and",
-        "where it came from. Flags are `on` or `off` in the environment (also `1` and `0`, `true` and",
-        "`false`, `yes` and `no`, `enabled` and `disabled`, as for every option that can be on or off),",
-        "`true` or `false` in a file. `LLAMA_CACHE` is the directory of downloads.",
+        "An option can be set on the command line, in the environment, or in a TOML file (`--config`).",
+        "The command line overrides the environment, which overrides the file; `corral --print-config`",
+        "shows every value, its key in a file, and where it came from.",
+        "",
+        "- In a file the key is the long name, as in `ctx-size = 4096`. Flags are `true` or `false`.",
+        "- In the environment it is `LLAMA_ARG_` and the long name, as in `LLAMA_ARG_CTX_SIZE=4096`.",
+        "  Flags are `on` or `off`. A variable in the tables below works, too: it is llama-server's.",
+        "- `LLAMA_CACHE` is the directory of downloads.",
         "",
         "Options of llama.cpp that have no effect here are at the [end](#options-without-effect).",
         "",
@@ -39,7 +41,7 @@ def render_options() -> str:
             continue
         lines += [f"## {group.title.capitalize()}", ""]
         lines += [f"{group.about.capitalize()}.", ""] if group.about else []
-        lines += ["| option | environment | default | |", "| --- | --- | --- | --- |"]
+        lines += ["| option | default | |", "| --- | --- | --- |"]
         lines += [_option_row(option) for option in options]
         lines.append("")
     return "\n".join([*lines, *_without_effect()])
@@ -51,17 +53,18 @@ def _without_effect() -> list[str]:
     for option in OPTIONS:
         if not option.is_used:
             reason = f"{_REFUSED}{option.refusal}" if option.refusal else option.note or _OTHER_PROGRAMS
-            names.setdefault(reason, []).append(", ".join(f"`{name}`" for name in _names(option)))
+            names.setdefault(reason, []).append(f"`{option.long_name}`")
     return [
         "## Options without effect",
         "",
-        "llama.cpp's programs have these options, and they are accepted so that command lines work here.",
-        "They are ignored with a warning. A refused one ends the start, because ignoring it would mislead.",
+        "llama.cpp's programs have these options. They are accepted, with their short and negative forms, so",
+        "that command lines work here, and ignored with a warning. A refused one ends the start, because",
+        "ignoring it would mislead.",
         "",
         "| reason | options |",
         "| --- | --- |",
         *(
-            f"| {_cell(reason)} | {'; '.join(rows)} |"
+            f"| {_cell(reason)} | {', '.join(rows)} |"
             for reason, rows in sorted(names.items(), key=lambda row: row[0].startswith(_REFUSED))
         ),
         "",
@@ -79,9 +82,15 @@ def _cell(text: str) -> str:
 
 def _option_row(option: Option) -> str:
     names = ", ".join(f"`{name}`" for name in _names(option))
-    variables = ", ".join(f"`{name}`" for name in option.variables)
     default = option.default_text and f"`{option.default_text}`"
-    return f"| {names} | {variables} | {default} | {_cell(option.help)} |"
+    others = [f"`{name}`" for name in option.variables if name != _usual_variable(option)]
+    field = request_field(option.help)
+    about = f"as [`{field}`](requests.md#sampling-and-constraints)" if field else option.help
+    return f"| {names} | {default} | {_cell('; '.join([about, *others]))} |"
+
+
+def _usual_variable(option: Option) -> str:
+    return PREFIX + option.long_name.lstrip("-").replace("-", "_").upper()
 
 
 def main() -> None:
