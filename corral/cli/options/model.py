@@ -88,9 +88,8 @@ OPTIONS = (
     ),
     Option(
         ("--transcode",),
-        "encoding of the weights: auto uses what `corral tune` found to be the fastest of equal "
-        "quality on this machine, or for the default model a shipped result; off uses the file as it "
-        "is; a TYPE, such as Q8_0, is converted once and cached",
+        "encoding of the weights: auto uses the choice of `corral tune`, or for the default model a "
+        "shipped one; off uses the file as it is; a TYPE, such as Q8_0, is converted once and cached",
         "auto|off|TYPE",
         parse=value.encoding,
         repeats=False,

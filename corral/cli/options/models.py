@@ -7,8 +7,8 @@ from corral.cli.options.option import Option, PathUse
 OPTIONS = (
     Option(
         ("--models-dir",),
-        "serve the models of a directory, each loaded when a request names it; a subdirectory is one model "
-        "in parts or with its projector (default: none, one model)",
+        "serve the models of a directory, each loaded when a request names it; a subdirectory is one "
+        "model in parts or with its projector (default: none)",
         path=PathUse.READ_DIRECTORY,
     ),
     Option(

@@ -14,16 +14,16 @@ OPTIONS = (
     ),
     Option(
         ("--engines",),
-        "engine processes of the same model, for machines with several NUMA nodes or GPUs, and to continue "
-        "at once when one is lost; each has its own slots (-np) and context (-c), they share the weights and "
-        "divide cores, --cache-ram, --cache-disk and --device",
+        "engine processes of the same model, for several NUMA nodes or GPUs, and to continue immediately "
+        "when one is lost; each has its own slots (-np) and context (-c), the weights are shared, the "
+        "rest divided",
         limits=(1, 64),
         target="server.n_engines",
     ),
     Option(
         ("--engines-min",),
-        "engines that always run, of those of --engines; the others start while requests wait for a slot and "
-        "end when they are idle; -1: all, 0: the last one ends, too",
+        "engines that always run; the others of --engines start while requests wait for a slot and end "
+        "when they are idle; -1: all, 0: the last one ends, too",
         limits=(-1, 64),
     ),
     Option(
@@ -36,8 +36,8 @@ OPTIONS = (
     ),
     Option(
         ("--ray",),
-        "run the engines in the Ray cluster at this address instead of on this machine, which must be one of "
-        "its nodes (corral cluster); the model's path must exist on all nodes",
+        "run the engines in the Ray cluster at this address, of which this machine is a node (corral "
+        "cluster); the model's path must exist on all nodes",
         "HOST:PORT",
     ),
     Option(
@@ -45,8 +45,8 @@ OPTIONS = (
     ),
     Option(
         ("--rpc-workers",),
-        "for models too big for one machine: RPC workers that Ray starts for each engine, on different nodes "
-        "if there are enough; the layers are divided among their devices",
+        "RPC workers that Ray starts for each engine, which divide the layers of a model that is too big "
+        "for one machine",
         limits=(0, 64),
     ),
     Option(
@@ -56,9 +56,9 @@ OPTIONS = (
     ),
     Option(
         ("--shared-storage",),
-        "directory in which servers find each other that have the same directories for --chats, --responses, "
-        "--batches, --journal, --slot-save-path and the same --ledger: each serves what another has stored, "
-        "and continues its work when it is gone (default: none, other servers are kept out)",
+        "directory in which several servers with the same --chats, --responses, --batches, --journal, "
+        "--slot-save-path and --ledger find each other, to answer as one and continue each other's work "
+        "(default: none)",
         path=PathUse.WRITE_DIRECTORY,
     ),
     Option(
@@ -74,8 +74,8 @@ OPTIONS = (
     ),
     Option(
         ("--batch-exact",),
-        "on a CPU, evaluate only as many streams at once as round like a single one: answers do not depend "
-        "on their number, and many streams are slower; refused where that cannot be kept",
+        "on a CPU, make answers independent of the number of streams; many streams are slower; refused "
+        "where that cannot be kept",
         negative=("--no-batch-exact",),
     ),
     Option(

@@ -46,8 +46,8 @@ OPTIONS = (
     ),
     Option(
         ("--mcp-servers-config",),
-        'JSON file with MCP servers that this server starts or calls, in the usual form, {"mcpServers": '
-        "{...}}; keys that may use them can run their tools (default: none)",
+        'JSON file with MCP servers, as {"mcpServers": {...}}; keys that may use them can run their tools '
+        "(default: none)",
         path=PathUse.TEXT,
     ),
     Option(
@@ -58,36 +58,35 @@ OPTIONS = (
     ),
     Option(
         ("--chats",),
-        "directory for the conversations of the web UI, separate for each API key, so that other "
-        "browsers see them too (default: none, they stay in the browser)",
+        "directory for the chats of the web UI, separate for each API key (default: none, they stay in "
+        "the browser)",
         path=PathUse.WRITE_DIRECTORY,
         target="server.chats_path",
     ),
     Option(
         ("--responses",),
-        "directory for responses and conversations of /v1/responses, separate for each API key, so that "
-        "they survive a restart (default: none, they stay in memory)",
+        "directory for responses and conversations of /v1/responses, separate for each API key (default: "
+        "none, they are lost at a restart)",
         path=PathUse.WRITE_DIRECTORY,
         target="server.responses_path",
     ),
     Option(
         ("--batches",),
-        "directory for files and batches of /v1/files, /v1/batches and /v1/messages/batches, separate for "
-        "each API key; unfinished batches continue after a restart (default: none, they are refused)",
+        "directory for files and batches, separate for each API key; unfinished batches continue after a "
+        "restart (default: none, they are refused)",
         path=PathUse.WRITE_DIRECTORY,
         target="server.batches_path",
     ),
     Option(
         ("--ledger",),
-        "file for the usage of every API key and day, so that it survives a restart (default: none, it is "
-        "kept in memory)",
+        "file for the usage of every API key and day (default: none, it is lost at a restart)",
         "FILE",
         path=PathUse.OUTPUT,
     ),
     Option(
         ("--journal",),
-        "directory for the journal of durable requests, separate for each API key: they continue after a "
-        "restart, or after the server was killed (default: none, their streams are kept in memory)",
+        "directory for the journal of durable requests, which continue after a restart or a kill "
+        "(default: none)",
         path=PathUse.WRITE_DIRECTORY,
     ),
     Option(
@@ -106,8 +105,7 @@ OPTIONS = (
     ),
     Option(
         ("--journal-fsync",),
-        "when the journal reaches the disk, for power failures: always, before a client gets a token; every "
-        "second; never, when the system writes it",
+        "when to fsync the journal: always (before each token is sent), second, or never",
         choices=("always", "second", "never"),
     ),
     Option(
@@ -133,15 +131,14 @@ OPTIONS = (
     ),
     Option(
         ("--api-key-file",),
-        "file with API keys, one per line, as KEY, NAME:KEY or NAME=WEIGHT:KEY, with limits as in "
-        "NAME,tpm=60000,tpd=1000000,concurrent=4:KEY, and a role as in NAME,admin:KEY (admin, user, "
-        "inference-only, read-only); reloaded on SIGHUP",
+        "file with API keys, one per line, as KEY, NAME:KEY or NAME=WEIGHT:KEY, with limits and a role as "
+        "in NAME,admin,tpm=60000,tpd=1000000,concurrent=4:KEY; reloaded on SIGHUP",
         path=PathUse.TEXT,
     ),
     Option(
         ("--allow-unauthenticated",),
-        "serve clients of any address although there is no API key; without it and without a key, only "
-        "clients with a loopback or private address are served",
+        "serve clients of any address although there is no API key; otherwise only loopback and private "
+        "addresses are served then",
     ),
     Option(
         ("--allowed-hosts",),
