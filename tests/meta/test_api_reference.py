@@ -93,12 +93,24 @@ def test_every_page_is_in_the_index():
         assert name == "README.md" or f"]({name})" in index, name
 
 
+def test_every_page_is_two_clicks_from_the_readme():
+    reached = {ROOT / "README.md"}
+    for _ in range(2):
+        reached |= {page for each in reached for page in pages_linked_from(each)}
+    assert not set((ROOT / "docs").rglob("*.md")) - reached
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_options_exist(page):
     foreign = {name for line in FOREIGN for name in line.split()}
     named = set(re.findall(r"(?<![\w-])--[a-z][\w.-]*\w", page.read_text()))
     if page.name != "CHANGELOG.md":
         assert not named - OPTION_NAMES - foreign
+
+
+def pages_linked_from(page: Path) -> set[Path]:
+    names = re.findall(r"\]\(([^)\s#:]+\.md)", without_code(page.read_text()))
+    return {(page.parent / name).resolve() for name in names}
 
 
 def anchors_of(path: Path) -> set[str]:
