@@ -164,8 +164,9 @@ def render_requests() -> str:
     lines = [
         "# Request fields",
         "",
-        "Every field of every request body, with its default. Generated from `corral/api/schema`.",
-        "A null field counts as absent. The [API](api.md) describes the endpoints.",
+        "Every field of every request body, with its other names and, in parentheses, its default.",
+        "A null field counts as absent. The [API](api.md) describes the endpoints. Generated from",
+        "`corral/api/schema`.",
         "",
     ]
     first: dict[tuple[str, str], str] = {}  # where a field was described first, by its name and facts
@@ -173,10 +174,10 @@ def render_requests() -> str:
         lines += [f"## `{name}`", ""]
         if name == _COMMON:
             for group, members in _grouped(fields).items():
-                lines += [f"### {group}", "", *_field_table(members)]
+                lines += [f"### {group}", "", *_field_list(members)]
         else:
             lines += _described_before(fields, first)
-            lines += _field_table({n: f for n, f in fields.items() if _key(n, f) not in first})
+            lines += _field_list({n: f for n, f in fields.items() if _key(n, f) not in first})
         for field, facts in fields.items():
             first.setdefault(_key(field, facts), name)
     return "\n".join(lines)
@@ -217,7 +218,7 @@ def _grouped(fields: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return groups
 
 
-def _field_table(fields: dict[str, Any]) -> list[str]:
+def _field_list(fields: dict[str, Any]) -> list[str]:
     ignored: dict[str, list[str]] = {}  # by the reason
     rows = []
     for name, facts in fields.items():
@@ -225,10 +226,13 @@ def _field_table(fields: dict[str, Any]) -> list[str]:
         if text.startswith(_IGNORED):
             ignored.setdefault(text.removeprefix(_IGNORED).strip(":. "), []).append(f"`{name}`")
         else:
-            rows.append(_field_row(name, facts))
-    table = ["| field | default | |", "| --- | --- | --- |", *rows, ""] if rows else []
+            rows.append(_field_line(name, facts))
     told = [", ".join(names) + (f" ({reason})" if reason else "") for reason, names in ignored.items()]
-    return [*table, *([f"Accepted and ignored: {'; '.join(told)}.", ""] if told else [])]
+    return [
+        *rows,
+        *([""] if rows else []),
+        *([f"Accepted and ignored: {'; '.join(told)}.", ""] if told else []),
+    ]
 
 
 def _render_endpoint(endpoint: Endpoint) -> list[str]:
@@ -280,11 +284,11 @@ def _fields(schema: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _field_row(name: str, facts: dict[str, Any]) -> str:
+def _field_line(name: str, facts: dict[str, Any]) -> str:
     default = facts.get("default")
-    shown = "" if default in (None, "", []) else f"`{json.dumps(default)}`"
+    shown = "" if default in (None, "", []) else f" (`{json.dumps(default)}`)"
     names = ", ".join(f"`{n}`" for n in (name, *facts.get("x-aliases", ())))
-    return f"| {names} | {shown} | {facts.get('description', '')} |"
+    return f"- {names}{shown}: {facts.get('description', '')}"
 
 
 def _what(endpoint: Endpoint) -> str:

@@ -21,7 +21,8 @@ def render_options() -> str:
     lines = [
         "# Options",
         "",
-        "Every option of `corral`, in the groups of `corral --help`. Generated from `corral/cli/options`.",
+        "Every option of `corral`, in the groups of `corral --help`, with its default in parentheses.",
+        "Generated from `corral/cli/options`.",
         "",
         "An option can be set on the command line, in the environment, or in a TOML file (`--config`).",
         "The command line overrides the environment, which overrides the file; `corral --print-config`",
@@ -29,7 +30,7 @@ def render_options() -> str:
         "",
         "- In a file the key is the long name, as in `ctx-size = 4096`. Flags are `true` or `false`.",
         "- In the environment it is `LLAMA_ARG_` and the long name, as in `LLAMA_ARG_CTX_SIZE=4096`.",
-        "  Flags are `on` or `off`. A variable in the tables below works, too: it is llama-server's.",
+        "  Flags are `on` or `off`. A variable after the text of an option works, too: it is llama-server's.",
         "- `LLAMA_CACHE` is the directory of downloads.",
         "",
         "Options of llama.cpp that have no effect here are at the [end](#options-without-effect).",
@@ -41,8 +42,7 @@ def render_options() -> str:
             continue
         lines += [f"## {group.title.capitalize()}", ""]
         lines += [f"{group.about.capitalize()}.", ""] if group.about else []
-        lines += ["| option | default | |", "| --- | --- | --- |"]
-        lines += [_option_row(option) for option in options]
+        lines += [_option_line(option) for option in options]
         lines.append("")
     return "\n".join([*lines, *_without_effect()])
 
@@ -80,13 +80,13 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _option_row(option: Option) -> str:
+def _option_line(option: Option) -> str:
     names = ", ".join(f"`{name}`" for name in _names(option))
-    default = option.default_text and f"`{option.default_text}`"
+    default = option.default_text and f" (`{option.default_text}`)"
     others = [f"`{name}`" for name in option.variables if name != _usual_variable(option)]
     field = request_field(option.help)
     about = f"as [`{field}`](requests.md#sampling-and-constraints)" if field else option.help
-    return f"| {names} | {default} | {_cell('; '.join([about, *others]))} |"
+    return f"- {names}{default}: {'; '.join([about, *others])}"
 
 
 def _usual_variable(option: Option) -> str:
