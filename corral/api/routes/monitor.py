@@ -44,7 +44,7 @@ LIMIT = query(
     "/monitor/events", openapi_extra=queries(_PROMPTS, LIMIT), responses=answers(None, 400, also=[EVENTS])
 )
 async def events(request: Request) -> Response:
-    """What slots, queue, caches and engine do: a minute of it at once, then twice a second what is new."""
+    """What slots, queue, caches and engine do: the last minute, then changes twice a second."""
     monitor: Monitor = request.app.state.monitor
     reader, limit = _reader(request), limit_of(request)
     monitor.check_capacity()

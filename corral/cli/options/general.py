@@ -74,7 +74,7 @@ OPTIONS = (
     ),
     Option(
         ("-ub", "--ubatch-size"),
-        "physical maximum batch size: prompt tokens evaluated at once",
+        "physical maximum batch size: prompt tokens evaluated together",
         env="LLAMA_ARG_UBATCH",
         limits=(16, 1 << 20),
         target="engine.n_ubatch",

@@ -314,7 +314,7 @@ CHAT = (
     ),
     Option(
         ("--reasoning-budget",),
-        "the most tokens of reasoning before it is ended, unless a request sets it; 0: end it at once, "
+        "the most tokens of reasoning before it is ended, unless a request sets it; 0: end it immediately, "
         "-1: no limit",
         limits=(-1, None),
         env="LLAMA_ARG_THINK_BUDGET",

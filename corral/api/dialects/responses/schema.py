@@ -144,7 +144,7 @@ class ResponsesRequest(ContextFields):
     )
     store: Flag = Field(True, description="Keep the response, to be continued or retrieved later.")
     background: Flag = Field(
-        False, description="Answer at once, and continue to work after the client has left."
+        False, description="Answer immediately, and continue to work after the client has left."
     )
     stream_options: ResponsesStreamOptions | None = Field(None, description="Options of the stream.")
     metadata: Metadata = Field(default_factory=dict, description="Kept with the response.")
