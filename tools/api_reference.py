@@ -154,9 +154,11 @@ def render_api() -> str:
         intro = intro.replace(f"<!-- {mark} -->", text)
     lines = [intro]
     for section in sections():
-        lines += [f"## {section.title}", "", *([section.text, ""] if section.text else [])]
+        shared = _shared_needs(section)
+        about = " ".join(filter(None, (section.text, shared and f"All need {shared}.")))
+        lines += [f"## {section.title}", "", *([about, ""] if about else [])]
         for endpoint in section.endpoints:
-            lines += _render_endpoint(endpoint)
+            lines += _render_endpoint(endpoint, shared)
     return "\n".join(lines)
 
 
@@ -235,14 +237,20 @@ def _field_list(fields: dict[str, Any]) -> list[str]:
     ]
 
 
-def _render_endpoint(endpoint: Endpoint) -> list[str]:
+def _shared_needs(section: Section) -> str:
+    """What all endpoints of the section need."""
+    needs = {endpoint.facts.get("needs", "") for endpoint in section.endpoints}
+    return needs.pop() if len(needs) == 1 else ""
+
+
+def _render_endpoint(endpoint: Endpoint, shared_needs: str) -> list[str]:
     names = routes()[endpoint.route].names
     others = [f"`{name.partition(' ')[2]}`" for name in names if name != endpoint.route]
     facts = endpoint.facts
     said = [_what(endpoint)]
     if others:
         said.append(f"Also {', '.join(others)}.")
-    if "needs" in facts:
+    if facts.get("needs", "") != shared_needs:
         said.append(f"Needs {facts['needs']}.")
     if table := _table_of(endpoint):
         said.append(f"[Fields](requests.md#{slug(table)}).")
