@@ -7,7 +7,7 @@ built. Knows formats and statuses, not how responses are made.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
@@ -17,7 +17,6 @@ from corral import __version__
 from corral.api.dialects.error_shape import LLAMA_ERRORS, ErrorShape
 from corral.api.group import GROUPS
 from corral.api.route_table import RouteTable
-from corral.api.router import ApiRoute
 from corral.api.schema.parse import aliases_of
 from corral.core.errors import error_classes
 from corral.core.key_role import Permission
@@ -156,7 +155,7 @@ def describe(table: RouteTable, has_keys: bool) -> dict[str, Any]:
     schemas: dict[str, Any] = {"Error": _error_schema()}
     responses = {_name(status): _error_response(status) for status in sorted(known)}
     paths: dict[str, Any] = {}
-    for route in sorted(_described(table), key=_rank):
+    for route in table.described():
         operation = route.describe()
         is_public = route.policy.permission is Permission.PUBLIC
         common = [*_EVERYWHERE, *(() if is_public else (401,))]
@@ -179,16 +178,6 @@ def describe(table: RouteTable, has_keys: bool) -> dict[str, Any]:
         "components": components,
         "tags": [{"name": group.name, "description": group.about} for group in GROUPS],
     }
-
-
-def _described(table: RouteTable) -> Iterator[ApiRoute]:
-    return (route for route in table.routes if route.operation is not None)
-
-
-def _rank(route: ApiRoute) -> int:
-    """Return the place of a route's group; aliases come last."""
-    assert route.operation is not None
-    return len(GROUPS) if route.alias_of else GROUPS.index(route.operation.group)
 
 
 def _finish(operation: dict[str, Any], common: Collection[int], schemas: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Scope
 
 from corral.api.dialects.error_shape import LLAMA_ERRORS, ErrorShape
+from corral.api.group import GROUPS
 from corral.api.policy import Policy
 from corral.api.router import ApiRoute
 from corral.core.key_role import Permission
@@ -53,9 +54,13 @@ class RouteTable:
         """Return the paths that may be read without a key."""
         return [route.path for route in self.routes if route.policy.permission is Permission.PUBLIC]
 
+    def described(self) -> list[ApiRoute]:
+        """Return the routes that `/openapi.json` has, in its order: by groups, aliases last."""
+        return sorted((route for route in self.routes if route.operation is not None), key=_rank)
+
     def batched(self) -> list[str]:
         """Return the paths that lines of a batch may be for."""
-        return [route.path for route in self.routes if route.policy.is_batched and not route.alias_of]
+        return [each.path for each in self.described() if each.policy.is_batched and not each.alias_of]
 
     def _find(self, method: str, path: str, scope: Scope) -> ApiRoute | None:
         found = self._fixed.get((method, path))
@@ -67,6 +72,11 @@ class RouteTable:
             if method == route.method and route.path_regex.match(path) and route.fits(scope)
         )
         return next(fitting, None)
+
+
+def _rank(route: ApiRoute) -> int:
+    assert route.operation is not None
+    return len(GROUPS) if route.alias_of else GROUPS.index(route.operation.group)
 
 
 def _fixed(routes: Iterable[ApiRoute]) -> dict[tuple[str, str], ApiRoute]:

@@ -96,8 +96,9 @@ def _health(routes: Sequence[ApiRoute]) -> ApiRoute:
 
 def camel_case(path: str) -> str:
     """Convert `/v1/chat/completions` to `chatCompletions`."""
-    words = re.split(r"[/_-]", path.removeprefix("/v1").lstrip("/"))
-    return words[0] + "".join(word[:1].upper() + word[1:] for word in words[1:])
+    words = re.split(r"[/_-]", path.lstrip("/"))
+    first, *others = words[1:] if words[0] == "v1" else words
+    return first + "".join(word[:1].upper() + word[1:] for word in others)
 
 
 async def _predict(router: ASGIApp, scope: Scope, routes: Mapping[str, ApiRoute], instance: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -13,6 +13,7 @@ import httpx
 import msgspec
 
 from corral.api.dialects.error_shape import ErrorShape
+from corral.api.router import ApiRoute
 from corral.api.state import AppState
 from corral.chat.jinja_template import ChatTemplate
 from corral.core.errors import CorralError
@@ -218,6 +219,7 @@ class Server:
         settings: Settings | None = None,
         is_watched: bool = False,
         environ: Mapping[str, str] | None = None,
+        first: Sequence[ApiRoute] = (),
         **server,
     ) -> None:
         if settings is None:
@@ -229,7 +231,7 @@ class Server:
             vocab = self.backend.vocab
             chat = chat_settings(settings.server, {}, vocab, _compile)
             self.state.model.open(settings.engine.model, vocab, chat)
-        self.app = create_app(self.state, environ=environ or {})
+        self.app = create_app(self.state, first=first, environ=environ or {})
         if not is_watched:
             self.app.state.monitor.close()  # this client waits for the end of an answer, and that has none
         middleware = RecordMiddleware(self.app, self.app.state.observers)

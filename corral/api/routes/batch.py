@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -46,6 +47,7 @@ async def create(request: Request) -> Response:
     """Run the requests in an uploaded file, below all other work."""
     runner, store, owner = batches_of(request)
     body = await parse_body(request, BatchRequest)
+    _check_endpoint(body.endpoint, request.app.state.table.batched())
     file = await runner.on_disk(store.find_file, owner, body.input_file_id)
     if file.batch or file.purpose != "batch":
         raise InvalidRequest("must be a file with the purpose 'batch'", field="input_file_id")
@@ -114,6 +116,12 @@ async def find_batch(runner: BatchRunner, owner: str, id: str, is_messages: bool
     if (batch.endpoint == MESSAGES) != is_messages:
         raise NotFound(f"batch '{id:.64}' not found")
     return batch
+
+
+def _check_endpoint(endpoint: str, known: Sequence[str]) -> None:
+    if endpoint not in known:
+        *others, last = (f"'{path}'" for path in known)
+        raise InvalidRequest(f"Input should be {', '.join(others)} or {last}", field="endpoint")
 
 
 async def _render(runner: BatchRunner, batch: BatchRecord) -> dict[str, Any]:
