@@ -20,7 +20,6 @@ from corral.api.schema.state import SessionRequest, ShiftRequest, SlotFileReques
 from corral.api.state import AppState
 from corral.core.params import GenerationParams
 from corral.core.settings import EngineSettings, Settings
-from corral.server.access import PUBLIC_PATHS
 from corral.server.app import create_app
 from corral.telemetry.dispatcher import Telemetry
 
@@ -135,8 +134,8 @@ def routes() -> dict[str, Route]:
     found: dict[Callable[..., Any], list[tuple[str, Any]]] = {}
     for route in _application().routes:
         assert isinstance(route, ApiRoute)
-        for method in sorted((route.methods or set()) - {"HEAD"}):
-            found.setdefault(route.endpoint, []).append((f"{method} {route.path_format}", route))
+        if route.method != "HEAD":
+            found.setdefault(route.endpoint, []).append((f"{route.method} {route.path_format}", route))
     return {
         name: Route(tuple(n for n, _ in group), _summary(endpoint), _body(group[0][1]))
         for endpoint, group in found.items()
@@ -304,7 +303,7 @@ def _what(endpoint: Endpoint) -> str:
 
 
 def _public() -> str:
-    return ", ".join(f"`{path}`" for path in PUBLIC_PATHS)
+    return ", ".join(f"`{path}`" for path in _application().state.table.public())
 
 
 def _read() -> list[str]:

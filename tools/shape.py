@@ -323,8 +323,8 @@ def _is_changed_request(node: ast.AST) -> bool:
 
 
 ROWS = (
-    Row("path literals outside route declarations", n_path_literals, 10),
-    Row("rows of a table of operations beside the routes", n_operation_rows, 0),
+    Row("path literals outside route declarations", n_path_literals, 10, is_reached=True),
+    Row("rows of a table of operations beside the routes", n_operation_rows, 0, is_reached=True),
     Row("functions outside route modules that take a Request", n_functions_with_request, 0),
     Row("calls of state_of()", lambda: calls()["state_of"], 0),
     Row("scope keys of our own", n_scope_keys, 1),

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from corral.api.dialects.error_shape import shape_of
+from corral.api.dialects.error_shape import LLAMA_ERRORS, ErrorShape, render_error
 from corral.core.errors import CorralError, Unavailable
 from corral.core.result import Loading
 from corral.telemetry.scope import record_in
@@ -25,20 +25,20 @@ def still_loading(loading: Loading) -> Unavailable:
     return Unavailable("Loading model", stage=loading.stage.value, progress=progress, detail=loading.detail)
 
 
-def render_error(error: CorralError) -> dict[str, Any]:
-    return {"error": {"code": error.status, "message": error.message, "type": error.type, **error.details}}
-
-
 def render_error_for(scope: Scope, error: CorralError) -> tuple[int, dict[str, Any], dict[str, str]]:
     """Return status, body and headers of an error response."""
-    shape = shape_of(scope)
+    shape, id = _shape_of(scope), record_in(scope).id
     headers = {"retry-after": str(error.retry_after_s)} if error.retry_after_s is not None else {}
-    if shape is None:
-        return error.status, render_error(error), headers
-    id = record_in(scope).id
     if shape.id_header and id:
         headers[shape.id_header.decode()] = id
     return shape.status(error), shape.render(error, id), headers
+
+
+def _shape_of(scope: Scope) -> ErrorShape:
+    """Return the error format of a request's API; llama-server's while there is no application yet."""
+    app = scope.get("app")
+    shape: ErrorShape = app.state.table.errors(scope) if app is not None else LLAMA_ERRORS
+    return shape
 
 
 class ErrorAnswer:

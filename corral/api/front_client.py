@@ -17,7 +17,6 @@ from corral.storage.front_registry import FrontInfo, FrontRegistry
 Headers = list[tuple[bytes, bytes]]
 _UNIX = "unix:"
 _ASK_S = 2.0
-_ASK_PATH = "/v1/stream"  # needs a key
 _HOP = ("connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "expect")
 _OWN = ("host", "content-length", "origin", ASKS, PASSED)  # CORS was the business of the first server
 
@@ -38,7 +37,8 @@ class FrontClient:
         """Return the server that has it. Raises Unavailable if one that may have it does not respond."""
         fronts = await self.others()
         headers = [*_headers(scope), (ASKS.encode(), live.encode().encode())]
-        statuses = await asyncio.gather(*(self._ask(front, headers) for front in fronts))
+        target = scope["raw_path"].decode("latin-1")
+        statuses = await asyncio.gather(*(self._ask(front, target, headers) for front in fronts))
         found = [front for front, status in zip(fronts, statuses, strict=True) if status == YES]
         if not found and None in statuses:
             raise _silent()
@@ -69,8 +69,8 @@ class FrontClient:
         for client in self._clients.values():
             await client.aclose()
 
-    async def _ask(self, front: FrontInfo, headers: Headers) -> int | None:
-        answer = await self._send(front, "GET", _ASK_PATH, headers)
+    async def _ask(self, front: FrontInfo, target: str, headers: Headers) -> int | None:
+        answer = await self._send(front, "GET", target, headers)
         return answer.status_code if answer is not None else None
 
     async def _send(

@@ -7,19 +7,19 @@ built. Knows formats and statuses, not how responses are made.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
-from starlette.routing import BaseRoute
 
 from corral import __version__
-from corral.api.dialects.error_shape import ErrorShape, shape_of_path
-from corral.api.operation import name_operations, tags
-from corral.api.router import ApiRoute
+from corral.api.dialects.error_shape import LLAMA_ERRORS, ErrorShape
+from corral.api.group import GROUPS
+from corral.api.route_table import RouteTable
 from corral.api.schema.parse import aliases_of
 from corral.core.errors import error_classes
+from corral.core.key_role import Permission
 
 Schema = dict[str, Any]
 Responses = dict[int | str, dict[str, Any]]
@@ -149,22 +149,24 @@ def queries(*parameters: dict[str, Any], **extra: Any) -> dict[str, Any]:
     return {"parameters": list(parameters), **extra}
 
 
-def describe(routes: Iterable[BaseRoute], public_paths: Collection[str], has_keys: bool) -> dict[str, Any]:
-    """Return the description of these routes. `public_paths`: readable without a key."""
+def describe(table: RouteTable, has_keys: bool) -> dict[str, Any]:
+    """Return the description of these routes."""
     known = {error.status for error in error_classes()} | OF_CONNECTIONS.keys()
     schemas: dict[str, Any] = {"Error": _error_schema()}
     responses = {_name(status): _error_response(status) for status in sorted(known)}
     paths: dict[str, Any] = {}
-    for path, method, operation in _operations(routes):
-        is_public = method == "get" and path in public_paths
+    for route in table.described():
+        operation = route.describe()
+        is_public = route.policy.permission is Permission.PUBLIC
         common = [*_EVERYWHERE, *(() if is_public else (401,))]
         common += _OF_BODIES if "requestBody" in operation else ()
         finished = _finish(operation, known.intersection(common), schemas)
-        if shape := shape_of_path(path):
-            _reshape_errors(finished, shape, schemas, responses)
+        if route.policy.errors is not LLAMA_ERRORS:
+            _reshape_errors(finished, route.policy.errors, schemas, responses)
         if has_keys and not is_public:
             finished["security"] = [{name: []} for name in _KEYS]
-        paths.setdefault(path, {})[method] = finished
+        paths.setdefault(route.path_format, {})[route.method.lower()] = finished
+    schemas["BatchRequest"]["properties"]["endpoint"]["enum"] = table.batched()
     components = {"schemas": schemas, "responses": responses}
     if has_keys:
         components["securitySchemes"] = _KEYS
@@ -172,18 +174,10 @@ def describe(routes: Iterable[BaseRoute], public_paths: Collection[str], has_key
     return {
         "openapi": "3.1.0",
         "info": info,
-        "paths": name_operations(paths),
+        "paths": paths,
         "components": components,
-        "tags": tags(),
+        "tags": [{"name": group.name, "description": group.about} for group in GROUPS],
     }
-
-
-def _operations(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield path, method and description of each route that has one."""
-    for route in routes:
-        if isinstance(route, ApiRoute) and route.include_in_schema:
-            for method in route.methods or ():
-                yield route.path_format, method.lower(), route.describe()
 
 
 def _finish(operation: dict[str, Any], common: Collection[int], schemas: dict[str, Any]) -> dict[str, Any]:

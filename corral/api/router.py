@@ -6,17 +6,19 @@ An endpoint takes the request and the parameters of its path, and returns a resp
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypedDict, TypeVar, get_type_hints
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, compile_path
+from starlette.routing import Match, Route, compile_path
 from starlette.types import Receive, Scope, Send
+from typing_extensions import Required, Unpack
 
-from corral.api.operation import permission_for
-from corral.core.key_role import Permission
+from corral.api.group import ALIASES, Group
+from corral.api.policy import Policy
 
 Endpoint = Callable[..., Awaitable[Response]]
 EndpointT = TypeVar("EndpointT", bound=Endpoint)
@@ -30,26 +32,52 @@ class PathParameter:
     schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
 
 
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What `/openapi.json` calls a route. The first path of a route has the name, others are aliases."""
+
+    id: str  # as generated clients call it
+    summary: str
+    group: Group
+
+
 class ApiRoute(Route):
-    """One path, method and endpoint. `openapi_extra`: more of its description, such as `requestBody`."""
+    """One path, method and endpoint."""
 
     def __init__(
         self,
         method: str,
         path: str,
         endpoint: Endpoint,
+        *,
+        operation: Operation | None,
+        policy: Policy,
+        alias_of: str = "",
         responses: Mapping[int | str, Any] | None = None,
         openapi_extra: Mapping[str, Any] | None = None,
-        include_in_schema: bool = True,
-        permission: Permission | None = None,
     ) -> None:
-        """`permission`: of a route that is not among the operations; other routes have their row's."""
-        super().__init__(path, endpoint, include_in_schema=include_in_schema)
+        """`operation`: None if the route is not described; `alias_of`: the first path of the route;
+        `openapi_extra`: more of its description, such as `requestBody`."""
+        super().__init__(path, endpoint)
+        self.method = method
         self.methods = {method}  # HEAD has a middleware
         self.path_format = compile_path(path)[1]
-        self.permission = permission or permission_for(method, self.path_format)
+        self.operation = operation
+        self.policy = policy
+        self.alias_of = alias_of
         self.responses = responses or {}
         self.openapi_extra = openapi_extra or {}
+
+    def fits(self, scope: Scope) -> bool:  # noqa: ARG002
+        """Whether this route is for a request with its path and method; more than these may decide."""
+        return True
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return super().matches(scope) if self.fits(scope) else (Match.NONE, {})
+
+    def with_endpoint(self, endpoint: Endpoint) -> ApiRoute:
+        """Return a route that is the same but for its endpoint, and is not described."""
+        return type(self)(self.method, self.path, endpoint, operation=None, policy=self.policy)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in (self.methods or ()):
@@ -63,12 +91,20 @@ class ApiRoute(Route):
         """Return the operation of the route in OpenAPI's form."""
         extra = dict(self.openapi_extra)
         parameters = [*self._path_parameters(), *extra.pop("parameters", ())]
+        assert self.operation is not None
         return {
+            **self._names(self.operation),
             "description": inspect.getdoc(self.endpoint) or "",
             **({"parameters": parameters} if parameters else {}),
             "responses": {str(status): response for status, response in self.responses.items()},
             **extra,
         }
+
+    def _names(self, operation: Operation) -> dict[str, Any]:
+        if not self.alias_of:
+            return {"tags": [operation.group.name], "summary": operation.summary, "operationId": operation.id}
+        id = f"{operation.id}_{re.sub(r'[^A-Za-z0-9]+', '_', self.path_format).strip('_')}"
+        return {"tags": [ALIASES.name], "summary": f"Same as {self.alias_of}", "operationId": id}
 
     def _path_parameters(self) -> list[dict[str, Any]]:
         hints = get_type_hints(self.endpoint, include_extras=True) if self.param_convertors else {}
@@ -85,6 +121,15 @@ class ApiRoute(Route):
         ]
 
 
+class Said(TypedDict, total=False):
+    """What a route says: arguments of `ApiRoute`."""
+
+    operation: Required[Operation | None]
+    policy: Required[Policy]
+    responses: Mapping[int | str, Any]
+    openapi_extra: Mapping[str, Any]
+
+
 class Router:
     """Collects the routes of a module."""
 
@@ -92,29 +137,43 @@ class Router:
         self._route_class = route_class
         self.routes: list[ApiRoute] = []
 
-    def route(self, method: str, *paths: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
-        """Add the decorated endpoint at all of these paths. `described`: arguments of `ApiRoute`."""
+    def route(self, method: str, *paths: str, **said: Unpack[Said]) -> Callable[[EndpointT], EndpointT]:
+        """Add the decorated endpoint at all of these paths."""
 
         def add(endpoint: EndpointT) -> EndpointT:
-            self.routes += [self._route_class(method, path, endpoint, **described) for path in paths]
+            for path in paths:
+                alias_of = paths[0] if path != paths[0] else ""
+                self.routes.append(self._route_class(method, path, endpoint, alias_of=alias_of, **said))
             return endpoint
 
         return add
 
-    def get(self, *paths: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
-        return self.route("GET", *paths, **described)
+    def get(self, *paths: str, **said: Unpack[Said]) -> Callable[[EndpointT], EndpointT]:
+        return self.route("GET", *paths, **said)
 
-    def head(self, *paths: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
-        return self.route("HEAD", *paths, **described)
+    def head(self, *paths: str, **said: Unpack[Said]) -> Callable[[EndpointT], EndpointT]:
+        return self.route("HEAD", *paths, **said)
 
-    def post(self, *paths: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
-        return self.route("POST", *paths, **described)
+    def post(self, *paths: str, **said: Unpack[Said]) -> Callable[[EndpointT], EndpointT]:
+        return self.route("POST", *paths, **said)
 
-    def put(self, *paths: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
-        return self.route("PUT", *paths, **described)
+    def put(self, *paths: str, **said: Unpack[Said]) -> Callable[[EndpointT], EndpointT]:
+        return self.route("PUT", *paths, **said)
 
-    def delete(self, *paths: str, **described: Any) -> Callable[[EndpointT], EndpointT]:
-        return self.route("DELETE", *paths, **described)
+    def delete(self, *paths: str, **said: Unpack[Said]) -> Callable[[EndpointT], EndpointT]:
+        return self.route("DELETE", *paths, **said)
+
+    def instead_of(self, other: Router, endpoint: Endpoint) -> Callable[[EndpointT], EndpointT]:
+        """Add the decorated endpoint at the paths of another one, which it replaces on some servers."""
+
+        def add(replacement: EndpointT) -> EndpointT:
+            self.routes += [route.with_endpoint(replacement) for route in other.routes_of(endpoint)]
+            return replacement
+
+        return add
+
+    def routes_of(self, endpoint: Endpoint) -> list[ApiRoute]:
+        return [route for route in self.routes if route.endpoint is endpoint]
 
     def include_router(self, other: Router) -> None:
         self.routes += other.routes

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.types import Send
 
-from corral.api.error import render_error
+from corral.api.dialects.error_shape import render_error
 from corral.api.json_encode import encode_json
 from corral.api.streamed_response import UNBUFFERED, StreamedResponse
 from corral.core.errors import CorralError

@@ -9,16 +9,14 @@ import hashlib
 import hmac
 import logging
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from corral.api.error import ErrorAnswer
 from corral.api.key_limits import KeyLimits
-from corral.api.operation import paths_with
-from corral.api.router import ApiRoute
+from corral.api.route_table import RouteTable
 from corral.api.trust import is_internal, mark_anonymous
 from corral.core.client import Client, Limits
 from corral.core.errors import CorralError, Unauthorized
@@ -27,8 +25,6 @@ from corral.core.settings import ServerSettings
 from corral.server.key_file import read_key_file
 from corral.telemetry.scope import record_in
 
-# Readable without a key. `/props` and the models then omit paths and prompts.
-PUBLIC_PATHS = tuple(paths_with(Permission.PUBLIC))
 _READING = ("GET", "HEAD")
 _BEARER = b"bearer "
 _ASKING = [(b"www-authenticate", b"Bearer")]
@@ -123,29 +119,6 @@ class Keys:
         return b"" if self._shares else _digest(identity.encode())[:_TENANT_BYTES]
 
 
-class Permissions:
-    """What the routes of an application need. A path without a route needs nothing: it is a 404, or a file of
-    the page."""
-
-    def __init__(self, routes: Sequence[BaseRoute]) -> None:
-        ours = [route for route in routes if isinstance(route, ApiRoute)]
-        keys = [((method, route), route.permission) for route in ours for method in route.methods or ()]
-        self._fixed = {(method, route.path): needed for (method, route), needed in keys}
-        self._others = [
-            (method, route.path_regex, needed) for (method, route), needed in keys if route.param_convertors
-        ]
-
-    def needed(self, scope: Scope) -> Permission | None:
-        """Return what a request needs. HEAD is answered as GET."""
-        method, path = scope["method"], scope["path"]
-        method = "GET" if method == "HEAD" and ("HEAD", path) not in self._fixed else method
-        found = self._fixed.get((method, path))
-        if found is not None:
-            return found
-        matching = (needed for other, regex, needed in self._others if other == method and regex.match(path))
-        return next(matching, None)
-
-
 class AccessControl:
     """ASGI middleware before all routes: refuse requests without a valid key, or beyond its role.
 
@@ -158,14 +131,14 @@ class AccessControl:
         app: ASGIApp,
         keys: Keys,
         limits: KeyLimits,
-        permissions: Callable[[], Permissions],
+        table: RouteTable,
         is_public: Callable[[Scope], bool],
     ) -> None:
         """`is_public`: whether a path without a route is readable without a key."""
         self._app = app
         self._keys = keys
         self._limits = limits
-        self._permissions = permissions
+        self._table = table
         self._is_public = is_public
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -180,7 +153,7 @@ class AccessControl:
             mark_anonymous(scope)
             return self._app(scope, receive, send)
         record_in(scope).client = client
-        return self._run(client, self._permissions().needed(scope), scope, receive, send)
+        return self._run(client, self._needed(scope), scope, receive, send)
 
     def _run(
         self, client: Client, needed: Permission | None, scope: Scope, receive: Receive, send: Send
@@ -201,7 +174,7 @@ class AccessControl:
         """Run stored work of a client: limits are checked where its tasks are submitted."""
         record = record_in(scope)
         client = record.client = self._keys.renew(record.client)
-        needed = self._permissions().needed(scope)
+        needed = self._needed(scope)
         app = self._app
         try:
             if needed is not None:
@@ -218,11 +191,15 @@ class AccessControl:
 
         return send_with_limits
 
+    def _needed(self, scope: Scope) -> Permission | None:
+        policy = self._table.policy(scope)
+        return policy.permission if policy is not None else None
+
     def _lets_in(self, scope: Scope) -> bool:
         if scope["method"] == "OPTIONS":
             return True  # compat: browsers send preflights without a key; no route answers more to OPTIONS
         return scope["method"] in _READING and (
-            self._permissions().needed(scope) is Permission.PUBLIC or self._is_public(scope)
+            self._needed(scope) is Permission.PUBLIC or self._is_public(scope)
         )
 
 

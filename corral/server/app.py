@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from starlette.applications import Starlette
-from starlette.routing import Match
 from starlette.types import ASGIApp, Scope
 
 from corral.api.dialects.messages import batch_routes as message_batches
@@ -16,6 +15,7 @@ from corral.api.dialects.ollama import routes as ollama
 from corral.api.dialects.responses import conversation_routes as conversations
 from corral.api.dialects.responses import routes as responses
 from corral.api.openapi import describe
+from corral.api.route_table import RouteTable
 from corral.api.router import ApiRoute
 from corral.api.routes import (
     adapter,
@@ -45,24 +45,28 @@ from corral.api.routes import (
 )
 from corral.api.state import AppState
 from corral.server import docs
-from corral.server.access import PUBLIC_PATHS, AccessControl, Keys, Permissions
+from corral.server.access import AccessControl, Keys
 from corral.server.boundary import App
 from corral.server.errors import add_error_handlers
 from corral.server.head import HeadRequests
 from corral.server.page import open_page, ui_settings
 from corral.server.release import MemoryRelease
 from corral.server.resumable import ResumableStreams
-from corral.server.static_routes import StaticRoutes
+from corral.server.routing import Routing
 from corral.telemetry.facts import ServerFacts
 from corral.telemetry.live import Monitor
 
 _ROUTES = (
     # First: some of their paths also exist in other routers.
     *(messages, message_batches, ollama, responses, conversations),
-    *(models, status, metrics, monitor, model, completion, infill, chat, control, audio, chats),
+    *(models, status, metrics, monitor, model, chat, completion, infill, control, audio, chats),
     *(embedding, rank, adapter, token, slot, session),
-    *(engine, engine_update, file, batch, usage, stream, tools),
+    *(engine, engine_update, file, batch, usage, stream, tools, docs),
 )
+
+
+def declared_routes() -> list[ApiRoute]:
+    return [route for module in _ROUTES for route in module.router.routes]
 
 
 def create_app(
@@ -70,16 +74,22 @@ def create_app(
     keys: Keys | None = None,
     first: Sequence[ApiRoute] = (),
     dispatch: Callable[[ASGIApp], ASGIApp] | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> Starlette:
     """Create the application. Raises CorralError if a file or directory in the settings is unusable.
 
     `keys`: those that another application has checked. `first`: routes that replace others. `dispatch`:
     middleware after access control.
     """
-    routes = [*first, *(route for module in _ROUTES for route in module.router.routes)]
-    app = App(routes=[*docs.router.routes, *routes])
+    routes = [*first, *declared_routes()]
+    if environ.get("AIP_MODE") and keys is None:
+        from corral.server.vertex import vertex_routes  # few servers run there
+
+        routes += vertex_routes(environ, routes, dispatch)
+    app = App(routes=routes)
     app.router.redirect_slashes = False
     app.state.api, app.state.models = state, None
+    table = app.state.table = RouteTable(routes)
     app.state.metrics = app.state.tracer = None
     add_error_handlers(app)
     server = state.settings.server
@@ -87,20 +97,16 @@ def create_app(
     page = open_page(server)
     if page is not None:
         app.router.default = page
-    if os.environ.get("AIP_MODE") and keys is None:
-        from corral.server.vertex import add_vertex  # few servers run there
-
-        add_vertex(app, os.environ, dispatch)
-    app.router.middleware_stack = StaticRoutes(app.router.middleware_stack, routes)  # type: ignore[assignment]
-    app.add_middleware(HeadRequests, routes=lambda: app.routes)
+    app.router.middleware_stack = Routing(app.router.middleware_stack, table)  # type: ignore[assignment]
+    app.add_middleware(HeadRequests, table=table)
     if dispatch is not None:
         app.add_middleware(dispatch)
-    app.add_middleware(ResumableStreams, sessions=state.streams)
+    app.add_middleware(ResumableStreams, sessions=state.streams, table=table)
     if state.sharing is not None and keys is None:
         from corral.server.relay import Relay  # few servers need it
 
-        app.add_middleware(Relay, state=state, sharing=state.sharing)
-    _add_access_control(app, state, keys)
+        app.add_middleware(Relay, state=state, sharing=state.sharing, table=table)
+    _add_access_control(app, state, table, keys)
     _add_monitoring(app, state)
     return app
 
@@ -130,19 +136,16 @@ def _add_monitoring(app: Starlette, state: AppState) -> None:
     app.state.observers = [each for each in observers if each is not None]
 
 
-def _add_access_control(app: Starlette, state: AppState, checked: Keys | None) -> None:
+def _add_access_control(app: Starlette, state: AppState, table: RouteTable, checked: Keys | None) -> None:
     server = state.settings.server
     keys = app.state.keys = checked if checked is not None else Keys(server)
-    app.state.openapi = cache(lambda: describe(app.routes, PUBLIC_PATHS, bool(keys)))
+    app.state.openapi = cache(lambda: describe(table, bool(keys)))
     if not keys or checked is not None:
         return
 
     def is_public(scope: Scope) -> bool:
         """Whether no route matches, so that at most a static file is served: browsers load pages
         without a key."""
-        return server.ui and all(route.matches(scope)[0] is Match.NONE for route in app.routes)
+        return server.ui and not table.methods(scope)
 
-    permissions = cache(lambda: Permissions(app.routes))
-    app.add_middleware(
-        AccessControl, keys=keys, limits=state.limits, permissions=permissions, is_public=is_public
-    )
+    app.add_middleware(AccessControl, keys=keys, limits=state.limits, table=table, is_public=is_public)

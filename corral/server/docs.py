@@ -8,6 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse
+from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.policy import for_server
 from corral.api.router import Router
 from corral.core.key_role import Permission
 from corral.server.packaged import packaged_response
@@ -24,13 +26,22 @@ _FILES = {
 router = Router()  # requires a key if there are keys, and also exists without the web UI
 
 
-@router.get("/openapi.json", include_in_schema=False, permission=Permission.ANY)
+@router.get(
+    "/openapi.json",
+    operation=None,
+    policy=for_server(Permission.ANY, LLAMA_ERRORS),
+)
 async def description(request: Request) -> Response:
     """The description of all routes."""
     return JsonResponse(await run_in_threadpool(request.app.state.openapi))
 
 
-@router.get("/docs", "/docs/{name}", include_in_schema=False, permission=Permission.ANY)
+@router.get(
+    "/docs",
+    "/docs/{name}",
+    operation=None,
+    policy=for_server(Permission.ANY, LLAMA_ERRORS),
+)
 async def docs(request: Request, name: str = "") -> Response:
     """The page and its files."""
     if name not in _FILES:

@@ -53,19 +53,9 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     response = _answer(request, problem)
     response.headers.update(error.headers or {})
     if error.status_code == 405:
-        response.headers["allow"] = _methods_of(request) or response.headers.get("allow", "")
+        methods = request.app.state.table.methods(request.scope)  # starlette reports those of the first route
+        response.headers["allow"] = ", ".join(sorted(methods)) or response.headers.get("allow", "")
     return response
-
-
-def _methods_of(request: Request) -> str:
-    """Return the methods of a path. Several routes may match, but starlette reports only the first."""
-    path, found = request.url.path, set[str]()
-    for route in request.app.routes:
-        if route.path_regex.match(path):
-            found |= route.methods or set()
-    if "GET" in found:
-        found.add("HEAD")
-    return ", ".join(sorted(found))
 
 
 async def _on_client_gone(_request: Request, _error: Exception) -> Response:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable
 
-from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from corral.api.route_table import RouteTable
 
 
 class HeadRequests:
     """ASGI middleware before the routes. Routes that answer HEAD themselves are not changed."""
 
-    def __init__(self, app: ASGIApp, routes: Callable[[], Sequence[BaseRoute]]) -> None:
+    def __init__(self, app: ASGIApp, table: RouteTable) -> None:
         self._app = app
-        self._routes = routes
+        self._table = table
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http" or scope["method"] != "HEAD" or not self._has_only_get(scope):
@@ -28,12 +29,8 @@ class HeadRequests:
         await send({"type": "http.response.body"})
 
     def _has_only_get(self, scope: Scope) -> bool:
-        methods = [
-            method
-            for method in ("HEAD", "GET")
-            if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in self._routes())
-        ]
-        return methods == ["GET"]
+        route = self._table.find(scope)
+        return route is not None and route.method != "HEAD"
 
 
 class _Headers:

@@ -17,6 +17,10 @@ from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.error import ErrorAnswer
 from corral.api.front_client import answer_headers, read_parts
 from corral.api.front_id import ASKS, NO, PASSED, YES, LiveId
+from corral.api.policy import Live
+from corral.api.route_table import RouteTable
+from corral.api.router import ApiRoute
+from corral.api.routes import stream
 from corral.api.sharing import Sharing
 from corral.api.state import AppState
 from corral.api.trust import is_internal
@@ -26,19 +30,16 @@ from corral.server.resumable import begun_stream, resumed_stream
 from corral.storage.shared_documents import SharedDocumentStore
 from corral.telemetry.scope import record_in
 
-_STREAM = "/v1/stream"
-_CONTROL = ("/v1/chat/completions/control", "/chat/completions/control", "/completion/control")
-_RESPONSE = re.compile(r"/v1/responses/(resp_[0-9a-f]{32})(?:/cancel|/input_items)?")
-_BATCH = re.compile(r"/v1/(?:messages/)?batches/([a-z]+_[0-9a-f]+)(?:/cancel)?")
-_STORED = ("/v1/responses", "/responses", "/v1/conversations")
+_IDS = {Live.RESPONSE: re.compile(r"resp_[0-9a-f]{32}"), Live.BATCH: re.compile(r"[a-z]+_[0-9a-f]+")}
 _TRIES = 2
 
 
 class Relay:
     """ASGI middleware, after access control."""
 
-    def __init__(self, app: ASGIApp, state: AppState, sharing: Sharing) -> None:
+    def __init__(self, app: ASGIApp, state: AppState, sharing: Sharing, table: RouteTable) -> None:
         self._app = app
+        self._table = table
         self._state = state
         self._sharing = sharing
 
@@ -48,15 +49,18 @@ class Relay:
         headers = dict(scope["headers"])
         if (asked := headers.get(ASKS.encode())) is not None:
             return self._tell(LiveId.decode(asked.decode("latin-1")), scope, send)
-        if scope["path"].startswith(_STORED):
+        route = self._table.find(scope)
+        if route is None:
+            return self._app(scope, receive, send)
+        if route.policy.settles:
             send = self._settled(scope, send)
         if PASSED.encode() in headers:
             return self._app(scope, receive, send)
-        return self._serve(scope, receive, send)
+        return self._serve(route, scope, receive, send)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, route: ApiRoute, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            receive, is_passed = await self._pass(scope, receive, send)
+            receive, is_passed = await self._pass(route, scope, receive, send)
         except CorralError as error:
             await ErrorAnswer(error)(scope, receive, send)
         except (ClientDisconnect, ClientGone, ConnectionError):
@@ -65,15 +69,19 @@ class Relay:
             if not is_passed:
                 await self._app(scope, receive, send)
 
-    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, bool]:
+    async def _pass(
+        self, route: ApiRoute, scope: Scope, receive: Receive, send: Send
+    ) -> tuple[Receive, bool]:
         """Pass the request on if another server has what it is for; returns what replays its body."""
-        if scope["method"] == "POST" and (id := begun_stream(scope)):
-            await self._sharing.others.tell_all(scope, "DELETE", f"{_STREAM}?{urlencode({'conv_id': id})}")
+        resumed = resumed_stream(scope, route.policy.follow)
+        if not resumed and (id := begun_stream(scope, route.policy.follow)):
+            path = stream.router.routes_of(stream.stop)[0].path
+            await self._sharing.others.tell_all(scope, "DELETE", f"{path}?{urlencode({'conv_id': id})}")
             return receive, False
-        if not _may_be_live(scope):
+        if not resumed and route.policy.live is None:
             return receive, False
         body = await read_body(receive, self._state.settings.server.max_body_mib)
-        live = _live_id(scope, body)
+        live = LiveId("stream", resumed) if resumed else _live_id(route, scope, body)
         for i in range(_TRIES):
             if live is None or not await self._is_elsewhere(scope, live):
                 break
@@ -151,20 +159,14 @@ async def _copy(answer: httpx.Response, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _may_be_live(scope: Scope) -> bool:
-    path = scope["path"]
-    is_named = path in (_STREAM, *_CONTROL) or _RESPONSE.fullmatch(path) or _BATCH.fullmatch(path)
-    return bool(is_named or (scope["method"] == "POST" and resumed_stream(scope)))
-
-
-def _live_id(scope: Scope, body: ReadBody) -> LiveId | None:
-    path = scope["path"]
-    if found := _RESPONSE.fullmatch(path):
-        return LiveId("response", found[1])
-    if found := _BATCH.fullmatch(path):
-        return LiveId("batch", found[1])
-    if path in _CONTROL:
+def _live_id(route: ApiRoute, scope: Scope, body: ReadBody) -> LiveId | None:
+    """Return what a request is for, if that may live in the memory of a server."""
+    live = route.policy.live
+    if live is Live.STREAM:
+        id = query_of(scope).get("conv_id")
+    elif live is Live.ANSWER:
         id = find_name(body.content, "id")
-        return LiveId("answer", id) if id else None
-    id = query_of(scope).get("conv_id") if path == _STREAM else resumed_stream(scope)
-    return LiveId("stream", id) if id else None
+    else:
+        found = route.path_regex.match(scope["path"])
+        id = found["id"] if live is not None and found and _IDS[live].fullmatch(found["id"]) else None
+    return LiveId(live.value, id) if live is not None and id else None

@@ -13,6 +13,8 @@ from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.durable import PREFIX
 from corral.api.error import ErrorAnswer
 from corral.api.followed_stream import FollowedStream, cancelled, resume, session_in, set_session
+from corral.api.policy import Follow
+from corral.api.route_table import RouteTable
 from corral.api.stream_session import StreamSessions
 from corral.core.errors import CorralError
 from corral.telemetry.scope import record_in
@@ -20,24 +22,24 @@ from corral.telemetry.scope import record_in
 HEADER = b"x-conversation-id"
 MAX_ID_CHARS = 512
 _LAST_ID = b"last-event-id"
-_PATHS = ("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completion", "/completions")
-_OTHER_PATHS = ("/infill", "/v1/messages", "/v1/responses", "/responses")  # of durable streams
 _EVENT_ID = re.compile(rf"({PREFIX}[0-9a-f]{{32}})\.[0-9]{{1,10}}")
 
 
 class ResumableStreams:
     """ASGI middleware, after access control."""
 
-    def __init__(self, app: ASGIApp, sessions: StreamSessions) -> None:
+    def __init__(self, app: ASGIApp, sessions: StreamSessions, table: RouteTable) -> None:
         self._app = app
+        self._table = table
         self._sessions = sessions
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http" or scope["method"] != "POST" or session_in(scope) is not None:
             return self._app(scope, receive, send)
-        if known := resumed_stream(scope):
-            return self._resume(known, _last_event(scope), scope, receive, send)
-        id = begun_stream(scope)
+        follow = follow_of(self._table, scope)
+        if known := resumed_stream(scope, follow):
+            return self._resume(known, _last_event(scope, follow), scope, receive, send)
+        id = begun_stream(scope, follow)
         return self._begin(id, scope, receive, send) if id else self._app(scope, receive, send)
 
     async def _begin(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,24 +89,30 @@ class _Request:
         return message
 
 
-def resumed_stream(scope: Scope) -> str:
+def follow_of(table: RouteTable, scope: Scope) -> Follow:
+    """Return whether the stream of a request continues without its client."""
+    policy = table.policy(scope)
+    return policy.follow if policy is not None else Follow.NEVER
+
+
+def resumed_stream(scope: Scope, follow: Follow) -> str:
     """Return the stream that the client of a POST has lost; empty: none."""
-    last_id = _last_event(scope)
-    return (_stream_of(last_id) or _conversation(scope)) if last_id else ""
+    last_id = _last_event(scope, follow)
+    return (_stream_of(last_id) or _conversation(scope, follow)) if last_id else ""
 
 
-def begun_stream(scope: Scope) -> str:
+def begun_stream(scope: Scope, follow: Follow) -> str:
     """Return the id of the stream that a POST begins; empty: none that continues without its client."""
-    return "" if resumed_stream(scope) else _conversation(scope)
+    return "" if resumed_stream(scope, follow) else _conversation(scope, follow)
 
 
-def _conversation(scope: Scope) -> str:
+def _conversation(scope: Scope, follow: Follow) -> str:
     """Return the id of a request's conversation, if it has one and can be a stream."""
-    return _header(scope, HEADER)[:MAX_ID_CHARS] if scope["path"] in _PATHS else ""
+    return _header(scope, HEADER)[:MAX_ID_CHARS] if follow is Follow.CONVERSATION else ""
 
 
-def _last_event(scope: Scope) -> str:
-    return _header(scope, _LAST_ID) if scope["path"] in (*_PATHS, *_OTHER_PATHS) else ""
+def _last_event(scope: Scope, follow: Follow) -> str:
+    return _header(scope, _LAST_ID) if follow is not Follow.NEVER else ""
 
 
 def _stream_of(event_id: str) -> str:

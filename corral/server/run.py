@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from corral.core.result import Loading, ModelInfo
 from corral.core.settings import Settings
 from corral.link.client import EngineClient
-from corral.server.cors import Cors, cors_policy
 from corral.server.drain import Drain
+from corral.server.edge import Edge
 from corral.server.errand import Errand, Tell
-from corral.server.hosts import HostControl, allowed_names
 from corral.server.http_server import HttpServer
 from corral.server.listen import Listener, open_listener
 from corral.server.loading_app import LoadingApp
-from corral.server.peers import guard_peers, warn_without_key
-from corral.server.prefix import under_prefix
+from corral.server.peers import warn_without_key
 from corral.server.tls import open_tls
 from corral.telemetry.access_log import AccessLog
 from corral.telemetry.dispatcher import Telemetry
@@ -82,10 +80,8 @@ class _Life:
         self._telemetry = Telemetry()
         self._engine = _open_engine(settings, self._telemetry, reporter)
         self._loading_app = LoadingApp(lambda: self._engine.loading)
-        guarded = HostControl(self._loading_app, allowed_names(server, listener.reach))
-        prefixed = under_prefix(guarded, server.api_prefix)
-        known = guard_peers(Cors(prefixed, cors_policy(server)), server, listener.reach)
-        self._middleware = RecordMiddleware(known, [AccessLog()])
+        self._edge = Edge(self._loading_app, server, listener.reach)
+        self._middleware = RecordMiddleware(self._edge, [AccessLog()])
         self._drain = Drain(server.timeout_s, self._engine.lifecycle.dismiss)
         self._server = HttpServer(
             self._middleware, server, listener, tls, on_listening=reporter.listening, drain=self._drain
@@ -139,6 +135,7 @@ class _Life:
         self._middleware.add_observers(*front.observers)
         self._drain.join(front.state.admission.drain, front.monitor.close)
         self._server.keys = front.keys
+        self._edge.application = front.app
         self._loading_app.open(front.app)
         front.share(self._server.address)
         return front

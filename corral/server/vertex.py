@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -20,8 +20,10 @@ from starlette.types import ASGIApp, Scope
 
 from corral.api.batch.call import Answer, Receive
 from corral.api.body import JsonResponse, parse_body
-from corral.api.error import render_error
+from corral.api.dialects.error_shape import LLAMA_ERRORS, render_error
+from corral.api.policy import Follow, Policy, for_server
 from corral.api.router import ApiRoute
+from corral.api.routes import status
 from corral.api.schema.parse import RequestModel
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.key_role import Permission
@@ -30,6 +32,15 @@ from corral.telemetry.scope import record_in
 _FORMAT = "@requestFormat"
 _MAX_INSTANCES = 128
 _OF_ROUTE = ("route", "endpoint", "path_params")
+_POLICY = Policy(
+    permission=Permission.GENERATE,
+    errors=LLAMA_ERRORS,
+    model=None,  # each instance has its own
+    follow=Follow.NEVER,
+    live=None,
+    settles=False,
+    is_batched=False,
+)
 
 
 class PredictRequest(RequestModel):
@@ -40,44 +51,54 @@ def is_vertex(environ: Mapping[str, str]) -> bool:
     return environ.get("AIP_MODE") == "PREDICTION"
 
 
-def add_vertex(
-    app: Starlette, environ: Mapping[str, str], dispatch: Callable[[ASGIApp], ASGIApp] | None = None
-) -> None:
-    """Add the routes that Vertex asks for, if this runs there. `dispatch`: finds the model of a request."""
+def vertex_routes(
+    environ: Mapping[str, str],
+    routes: Sequence[ApiRoute],
+    dispatch: Callable[[ASGIApp], ASGIApp] | None = None,
+) -> list[ApiRoute]:
+    """Return the routes that Vertex asks for, if this runs there. `dispatch`: finds the model of an
+    instance."""
     if not is_vertex(environ):
-        return
-    routes = request_formats(app)
-    health = next(route for route in app.routes if isinstance(route, ApiRoute) and route.path == "/health")
+        return []
+    formats = request_formats(routes)
 
     @functools.cache
-    def router() -> ASGIApp:
-        """Complete only once the server runs."""
+    def router(app: Starlette) -> ASGIApp:
+        """Return what answers an instance; complete only once the server runs."""
         stack = app.router.middleware_stack
         return dispatch(stack) if dispatch is not None else stack
 
     async def predict(request: Request) -> Response:
         instances = (await parse_body(request, PredictRequest)).instances
-        running = (_predict(router(), request.scope, routes, each) for each in instances)
+        running = (_predict(router(request.app), request.scope, formats, each) for each in instances)
         return JsonResponse({"predictions": list(await asyncio.gather(*running))})
 
     path = _path(environ.get("AIP_PREDICT_ROUTE", "") or "predict")
-    app.routes.append(ApiRoute("POST", path, predict, permission=Permission.GENERATE))
+    found = [ApiRoute("POST", path, predict, operation=None, policy=_POLICY)]
     if environ.get("AIP_HEALTH_ROUTE"):
         path = _path(environ["AIP_HEALTH_ROUTE"])
-        app.routes.append(ApiRoute("GET", path, health.endpoint, permission=Permission.PUBLIC))
+        policy = for_server(Permission.PUBLIC, LLAMA_ERRORS)
+        found.append(ApiRoute("GET", path, _health(routes).endpoint, operation=None, policy=policy))
+    return found
 
 
-def request_formats(app: Starlette) -> dict[str, ApiRoute]:
+def request_formats(routes: Sequence[ApiRoute]) -> dict[str, ApiRoute]:
     """Return the routes that take a POST, by their paths and by these in camel case: `chatCompletions`."""
-    routes = [route for route in app.routes if isinstance(route, ApiRoute) and route.methods == {"POST"}]
-    found = [route for route in routes if not route.param_convertors]
+    found = [route for route in routes if route.method == "POST" and not route.param_convertors]
     return {**{camel_case(each.path): each for each in found}, **{each.path: each for each in found}}
+
+
+def _health(routes: Sequence[ApiRoute]) -> ApiRoute:
+    """Return the first route that is that of the health check."""
+    path = status.router.routes_of(status.health)[0].path
+    return next(route for route in routes if route.path == path)
 
 
 def camel_case(path: str) -> str:
     """Convert `/v1/chat/completions` to `chatCompletions`."""
-    words = re.split(r"[/_-]", path.removeprefix("/v1").lstrip("/"))
-    return words[0] + "".join(word[:1].upper() + word[1:] for word in words[1:])
+    words = re.split(r"[/_-]", path.lstrip("/"))
+    first, *others = words[1:] if words[0] == "v1" else words
+    return first + "".join(word[:1].upper() + word[1:] for word in others)
 
 
 async def _predict(router: ASGIApp, scope: Scope, routes: Mapping[str, ApiRoute], instance: Any) -> Any:
@@ -90,7 +111,7 @@ async def _predict(router: ASGIApp, scope: Scope, routes: Mapping[str, ApiRoute]
         route = routes.get(instance[_FORMAT])
         if route is None:
             raise InvalidRequest(f"no route has the format '{instance[_FORMAT]:.100}'", field=_FORMAT)
-        record_in(scope).client.require(route.permission, f"POST {route.path}")
+        record_in(scope).client.require(route.policy.permission, f"POST {route.path}")
         payload = {name: value for name, value in instance.items() if name != _FORMAT}
         if "stream" in payload:
             payload["stream"] = False  # compat: /predict: streams are not possible

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import httpx
 import msgspec
 
+from corral.api.dialects.error_shape import ErrorShape
+from corral.api.router import ApiRoute
 from corral.api.state import AppState
 from corral.chat.jinja_template import ChatTemplate
 from corral.core.errors import CorralError
@@ -215,6 +218,8 @@ class Server:
         is_open: bool = True,
         settings: Settings | None = None,
         is_watched: bool = False,
+        environ: Mapping[str, str] | None = None,
+        first: Sequence[ApiRoute] = (),
         **server,
     ) -> None:
         if settings is None:
@@ -226,12 +231,17 @@ class Server:
             vocab = self.backend.vocab
             chat = chat_settings(settings.server, {}, vocab, _compile)
             self.state.model.open(settings.engine.model, vocab, chat)
-        self.app = create_app(self.state)
+        self.app = create_app(self.state, first=first, environ=environ or {})
         if not is_watched:
             self.app.state.monitor.close()  # this client waits for the end of an answer, and that has none
         middleware = RecordMiddleware(self.app, self.app.state.observers)
         self.transport = httpx.ASGITransport(middleware, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=self.transport, base_url="http://corral")
+
+    def error_shape(self, method: str, path: str) -> ErrorShape:
+        """The format of this path's errors."""
+        shape: ErrorShape = self.app.state.table.errors({"method": method, "path": path, "headers": []})
+        return shape
 
     async def complete(self, **body) -> dict:
         response = await self.http.post("/completion", json=body)

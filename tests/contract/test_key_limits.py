@@ -18,7 +18,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.error import ErrorAnswer
 from corral.api.key_limits import KeyLimits
-from corral.api.operation import GROUPS
 from corral.api.router import ApiRoute
 from corral.api.routes import control, session, slot
 from corral.core.errors import CorralError
@@ -26,8 +25,8 @@ from corral.core.key_role import Permission
 from corral.core.media_item import MediaKind
 from corral.core.pooling import Pooling
 from corral.core.settings import EngineSettings, ServerSettings, Settings
+from corral.server.app import declared_routes
 from corral.server.router.hub import create_hub
-from corral.server.vertex import add_vertex
 from corral.telemetry.middleware import RecordMiddleware
 from tests.contract.field_cases import PLAIN
 from tests.contract.fim import FIM
@@ -46,10 +45,9 @@ root,admin:key-root
 BODY: dict[str, Any] = {"prompt": "a b c", "n_predict": 4, "seed": 1}
 HELLO = [{"role": "user", "content": "hello"}]
 GENERATING = {
-    operation.id: (operation.method.upper(), operation.path)
-    for group in GROUPS
-    for operation in group.operations
-    if operation.permission is Permission.GENERATE
+    route.operation.id: (route.method, route.path_format)
+    for route in declared_routes()
+    if route.operation is not None and not route.alias_of and route.policy.permission is Permission.GENERATE
 }
 
 
@@ -73,9 +71,7 @@ def make_server(folder: Path, **options: Any) -> Server:
         "slot_save_path": str(folder),
         **options,
     }
-    server = Server(backend, **given)
-    add_vertex(server.app, {"AIP_MODE": "PREDICTION"})
-    return server
+    return Server(backend, environ={"AIP_MODE": "PREDICTION"}, **given)
 
 
 def ranking_server(folder: Path) -> Server:

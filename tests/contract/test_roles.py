@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,16 @@ import httpx
 import pytest
 
 from corral.api.batch.call import call
-from corral.api.operation import GROUPS, permission_for
+from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.policy import Policy, for_server
 from corral.api.router import ApiRoute
+from corral.api.routes import chat
 from corral.core.client import ANONYMOUS
 from corral.core.errors import CorralError
 from corral.core.key_role import KeyRole, Permission, roles_with
 from corral.core.settings import ServerSettings
 from corral.server.access import Keys
-from corral.server.vertex import add_vertex
+from corral.server.app import declared_routes
 from corral.telemetry.middleware import RecordMiddleware
 from tests.contract.field_cases import PLAIN
 from tests.contract.inline import Server
@@ -29,11 +32,8 @@ LINES = "".join(f"{role.value},{role.value}:key-{role.value}\n" for role in KeyR
 
 def roles_server(folder: Path, **options: Any) -> Server:
     (folder / "keys").write_text(LINES)
-    server = Server(
-        api_key_file=str(folder / "keys"), slots=True, props=True, chat_template="chatml", **options
-    )
-    add_vertex(server.app, {"AIP_MODE": "PREDICTION"})
-    return server
+    given = {"slots": True, "props": True, "chat_template": "chatml", **options}
+    return Server(api_key_file=str(folder / "keys"), environ={"AIP_MODE": "PREDICTION"}, **given)
 
 
 async def ask(server: Server, role: KeyRole, path: str, method: str = "POST", **body: Any) -> httpx.Response:
@@ -51,13 +51,13 @@ async def test_every_route(tmp_path, role):
         for method in route.methods or ():
             n = len(server.engine.submitted)
             response = await ask(server, role, path, method, **PLAIN.get(path, {}))
-            is_refused = not role.may(route.permission)
+            is_refused = not role.may(route.policy.permission)
             error = {} if method == "HEAD" or not is_refused else response.json()["error"]
             assert (response.status_code == 403 and "the role" in response.text) == is_refused, (method, path)
             if is_refused:
                 n_refused += 1
                 text = error if isinstance(error, str) else error["message"]
-                assert all(f"'{each.value}'" in text for each in roles_with(route.permission)), text
+                assert all(f"'{each.value}'" in text for each in roles_with(route.policy.permission)), text
                 assert len(server.engine.submitted) == n
     assert (n_refused > 5) == (role is not KeyRole.ADMIN)
 
@@ -79,14 +79,14 @@ def spelled(path: str) -> list[str]:
 async def test_no_spelling_of_a_path_leads_around_a_role(tmp_path, role):
     server = roles_server(tmp_path, ui=False)
     n_tried = 0
-    for operation in (each for group in GROUPS for each in group.operations):
-        if role.may(operation.permission):
+    for route in declared_routes():
+        if route.alias_of or role.may(route.policy.permission):
             continue
-        for path in spelled(re.sub(r"\{.*?\}", "0", operation.path)):
-            body = PLAIN.get(operation.path, {})
-            response = await ask(server, role, f"http://corral{path}", operation.method, **body)
+        for path in spelled(re.sub(r"\{.*?\}", "0", route.path_format)):
+            body = PLAIN.get(route.path_format, {})
+            response = await ask(server, role, f"http://corral{path}", route.method, **body)
             n_tried += 1
-            assert response.status_code in (403, 404, 405), (operation.method, path)
+            assert response.status_code in (403, 404, 405), (route.method, path)
     assert not server.engine.submitted
     assert n_tried > 300
 
@@ -215,16 +215,23 @@ async def test_with_one_key_everything_works():
         assert response.status_code in (200, 400), response.text
 
 
-def test_a_route_without_a_row_does_not_exist():
+def test_a_route_that_does_not_say_its_policy_cannot_be_written():
     async def endpoint(_request: object) -> Any: ...
 
-    with pytest.raises(KeyError):
-        ApiRoute("POST", "/new", endpoint)
-    with pytest.raises(KeyError):
-        permission_for("get", "/completion")
+    with pytest.raises(TypeError, match="policy"):
+        ApiRoute("POST", "/new", endpoint, operation=None)  # type: ignore[call-arg]
+    for left_out in ("permission", "errors", "model", "follow", "live", "settles", "is_batched"):
+        (route, *_) = chat.router.routes_of(chat.chat)
+        said = {
+            each.name: getattr(route.policy, each.name) for each in fields(Policy) if each.name != left_out
+        }
+        with pytest.raises(TypeError, match=left_out):
+            Policy(**said)
+    with pytest.raises(AssertionError, match="generates"):
+        for_server(Permission.GENERATE, LLAMA_ERRORS)
 
 
 def test_what_changes_others_is_for_administrators():
     assert roles_with(Permission.CHANGE) == (KeyRole.ADMIN,)
-    changing = {o.path for g in GROUPS for o in g.operations if o.permission is Permission.CHANGE}
+    changing = {each.path for each in declared_routes() if each.policy.permission is Permission.CHANGE}
     assert {"/props", "/lora-adapters", "/models/load", "/models", "/engines/update"} <= changing

@@ -6,7 +6,7 @@ import pytest
 
 from corral.cli.configuration import configure
 from corral.cli.given import UsageError
-from corral.server.vertex import add_vertex, camel_case
+from corral.server.vertex import camel_case
 from tests.contract.inline import Server
 
 AT_VERTEX = {"AIP_MODE": "PREDICTION", "AIP_HEALTH_ROUTE": "/alive", "AIP_PREDICT_ROUTE": "ask"}
@@ -14,9 +14,7 @@ CHAT = {"@requestFormat": "chatCompletions", "max_tokens": 3, "messages": [{"rol
 
 
 def vertex_server() -> Server:
-    server = Server()
-    add_vertex(server.app, AT_VERTEX)
-    return server
+    return Server(environ=AT_VERTEX)
 
 
 async def test_each_instance_is_answered_by_its_route():
@@ -46,8 +44,7 @@ async def test_the_body_needs_instances():
 
 
 async def test_its_health_needs_no_key():
-    server = Server(api_keys=("secret",))
-    add_vertex(server.app, AT_VERTEX)
+    server = Server(api_keys=("secret",), environ=AT_VERTEX)
     assert (await server.http.get("/alive")).json()["status"] == "ok"
     assert (await server.http.post("/ask", json={"instances": []})).status_code == 401
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.api.operation import GROUPS
+from corral.server.app import declared_routes
 from tests.golden.case import Act, Ask, Begin, Case
 from tests.golden.cases.dialect import FEATURES, Dialect
 from tests.golden.play import play
@@ -36,11 +36,12 @@ def test_every_operation_has_a_case() -> None:
         (ask.method.lower(), _fixed(ask.path)) for _, case in _CASES for ask in map(_ask_of, case.acts) if ask
     }
     missing = [
-        (operation.method, path)
-        for group in GROUPS
-        for operation in group.operations
-        for path in (operation.path, *operation.aliases)
-        if not any(method == operation.method and _is_at(path, each) for method, each in asked)
+        (route.method, route.path_format)
+        for route in declared_routes()
+        if route.operation is not None
+        and not any(
+            method == route.method.lower() and _is_at(route.path_format, each) for method, each in asked
+        )
     ]
     assert missing == []
 

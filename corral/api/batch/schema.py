@@ -14,7 +14,6 @@ from corral.api.schema.parse import RequestModel
 
 MAX_EXPIRY_S = 30 * 86400
 MIN_EXPIRY_S = 1
-Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
 _EXPIRY: Any = {
     "type": "object",
     "required": ["anchor", "seconds"],
@@ -41,7 +40,7 @@ class ExpiresAfter(RequestModel):
 
 class BatchRequest(RequestModel):
     input_file_id: str = Field(max_length=128, description="ID of the uploaded file, one request per line.")
-    endpoint: Endpoint = Field(description="Where the lines are sent.")
+    endpoint: str = Field(max_length=128, description="Where the lines are sent.")  # the routes are its enum
     completion_window: str = Field(
         "24h",
         max_length=8,

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.adapter import MAX_ADAPTERS, Adapter, parse_scales
 from corral.api.body import JsonResponse, parse_body, read_json
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers, body_like, body_of, list_of, shape
-from corral.api.router import Router
+from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
+from corral.api.router import Operation, Router
 from corral.api.schema.adapter import LoadAdapterRequest, UnloadAdapterRequest
 from corral.api.schema.answer import ADAPTER, ADAPTERS, SUCCESS, UNLOADED
 from corral.api.state import state_of
+from corral.core.key_role import Permission
+
+_MODEL = ModelUse(Role.ANY, NamedIn.QUERY, Unloaded.LOAD, wakes=True, progress=None)
 
 router = Router()
 
 _SCALES = {**list_of(shape(id="integer", scale="number")), "maxItems": MAX_ADAPTERS}
 
 
-@router.get("/lora-adapters", responses=answers(ADAPTERS))
+@router.get(
+    "/lora-adapters",
+    operation=Operation("listAdapters", "List the adapters and their scales", group.ADAPTERS),
+    policy=for_model(Permission.READ, LLAMA_ERRORS, replace(_MODEL, unloaded=Unloaded.REFUSE, wakes=False)),
+    responses=answers(ADAPTERS),
+)
 async def adapters(request: Request) -> Response:
     """All adapters, with the scales that count where a request says nothing."""
     state = state_of(request)
@@ -28,7 +40,13 @@ async def adapters(request: Request) -> Response:
     return JsonResponse([_render(adapter) for adapter in state.adapters])
 
 
-@router.post("/lora-adapters", openapi_extra=body_like(_SCALES), responses=answers(SUCCESS))
+@router.post(
+    "/lora-adapters",
+    operation=Operation("setAdapterScales", "Set the scales of the adapters", group.ADAPTERS),
+    policy=for_model(Permission.CHANGE, LLAMA_ERRORS, replace(_MODEL, unloaded=Unloaded.REFUSE)),
+    openapi_extra=body_like(_SCALES),
+    responses=answers(SUCCESS),
+)
 async def set_scales(request: Request) -> Response:
     """Set the scales of all adapters; those not named are off."""
     state = state_of(request)
@@ -39,6 +57,8 @@ async def set_scales(request: Request) -> Response:
 
 @router.post(
     "/lora-adapters/load",
+    operation=Operation("loadAdapter", "Load an adapter", group.ADAPTERS),
+    policy=for_model(Permission.CHANGE, LLAMA_ERRORS, _MODEL),
     openapi_extra=body_of(LoadAdapterRequest),
     responses=answers(ADAPTER, 404, 409, 501),
 )
@@ -54,6 +74,8 @@ async def load(request: Request) -> Response:
 
 @router.post(
     "/lora-adapters/unload",
+    operation=Operation("unloadAdapter", "Unload an adapter", group.ADAPTERS),
+    policy=for_model(Permission.CHANGE, LLAMA_ERRORS, _MODEL),
     openapi_extra=body_of(UnloadAdapterRequest),
     responses=answers(UNLOADED, 404),
 )

@@ -9,20 +9,26 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from corral.api import group
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.multipart import Part, read_form
 from corral.api.openapi import EVENTS, answers, form_of
 from corral.api.piece_response import respond_json
+from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded
 from corral.api.prepare_chat import PreparedChat, prepare_chat
 from corral.api.render.transcription import TranscriptionRenderer
 from corral.api.respond import check_admission, respond, run_whole
-from corral.api.router import Router
+from corral.api.router import Operation, Router
 from corral.api.schema.answer import TRANSCRIPTION
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.parse import parse_request
 from corral.api.schema.transcription import TranscriptionRequest
 from corral.api.state import state_of
 from corral.core.errors import CorralError, InvalidRequest
+from corral.core.key_role import Permission
 from corral.core.media_item import MediaKind
+
+_MODEL = ModelUse(Role.GENERATE, NamedIn.BODY, Unloaded.LOAD, wakes=True, progress=None)
 
 router = Router()
 
@@ -35,6 +41,16 @@ _PLAIN = ("text", "srt", "vtt")
 @router.post(
     "/v1/audio/transcriptions",
     "/audio/transcriptions",
+    operation=Operation("createTranscription", "Transcribe audio (OpenAI)", group.CHAT),
+    policy=Policy(
+        permission=Permission.GENERATE,
+        errors=LLAMA_ERRORS,
+        model=_MODEL,
+        follow=Follow.NEVER,
+        live=None,
+        settles=False,
+        is_batched=False,
+    ),
     openapi_extra=form_of(TranscriptionRequest),
     responses=answers(TRANSCRIPTION, 501, 507, also=[EVENTS]),
 )

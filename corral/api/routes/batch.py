@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.batch.line import MESSAGES
 from corral.api.batch.render import render_batch
 from corral.api.batch.runner import BatchRunner
 from corral.api.batch.schema import BATCH, BATCHES, BatchRequest
 from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.error_shape import RESPONSES_ERRORS
 from corral.api.dialects.responses.page import QUERIES, render_page
 from corral.api.openapi import answers, body_of, queries
+from corral.api.policy import Live, for_server
 from corral.api.render.warning import render_warnings
-from corral.api.router import PathParameter, Router
+from corral.api.router import Operation, PathParameter, Router
 from corral.api.routes.file import batches_of
 from corral.core.errors import InvalidRequest, NotFound
+from corral.core.key_role import Permission
 from corral.storage.batch_record import BatchRecord, new_id
 from corral.telemetry.scope import record_of
+
+_POLICY = for_server(Permission.USE, RESPONSES_ERRORS)
 
 router = Router()
 
@@ -28,11 +36,18 @@ _Id = Annotated[str, PathParameter("ID of the batch.")]
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-@router.post("/v1/batches", openapi_extra=body_of(BatchRequest), responses=answers(BATCH, 404, 501, 507))
+@router.post(
+    "/v1/batches",
+    operation=Operation("createBatch", "Run the requests in a file (OpenAI)", group.BATCHES),
+    policy=_POLICY,
+    openapi_extra=body_of(BatchRequest),
+    responses=answers(BATCH, 404, 501, 507),
+)
 async def create(request: Request) -> Response:
     """Run the requests in an uploaded file, below all other work."""
     runner, store, owner = batches_of(request)
     body = await parse_body(request, BatchRequest)
+    _check_endpoint(body.endpoint, request.app.state.table.batched())
     file = await runner.on_disk(store.find_file, owner, body.input_file_id)
     if file.batch or file.purpose != "batch":
         raise InvalidRequest("must be a file with the purpose 'batch'", field="input_file_id")
@@ -52,7 +67,13 @@ async def create(request: Request) -> Response:
     return JsonResponse({**await _render(runner, batch), **render_warnings(body.warnings)})
 
 
-@router.get("/v1/batches", openapi_extra=queries(*QUERIES), responses=answers(BATCHES, 400, 501))
+@router.get(
+    "/v1/batches",
+    operation=Operation("listBatches", "List the batches (OpenAI)", group.BATCHES),
+    policy=_POLICY,
+    openapi_extra=queries(*QUERIES),
+    responses=answers(BATCHES, 400, 501),
+)
 async def batches(request: Request) -> Response:
     """All batches of the key."""
     runner, store, owner = batches_of(request)
@@ -62,7 +83,12 @@ async def batches(request: Request) -> Response:
     return JsonResponse(page)
 
 
-@router.get("/v1/batches/{id}", responses=answers(BATCH, 404, 501))
+@router.get(
+    "/v1/batches/{id}",
+    operation=Operation("getBatch", "Get a batch (OpenAI)", group.BATCHES),
+    policy=replace(_POLICY, live=Live.BATCH),
+    responses=answers(BATCH, 404, 501),
+)
 async def retrieve(request: Request, id: _Id) -> Response:
     """A batch, and how far it is."""
     runner, _, owner = batches_of(request)
@@ -70,7 +96,12 @@ async def retrieve(request: Request, id: _Id) -> Response:
     return JsonResponse(await _render(runner, batch))
 
 
-@router.post("/v1/batches/{id}/cancel", responses=answers(BATCH, 404, 501))
+@router.post(
+    "/v1/batches/{id}/cancel",
+    operation=Operation("cancelBatch", "Cancel a batch (OpenAI)", group.BATCHES),
+    policy=replace(_POLICY, live=Live.BATCH),
+    responses=answers(BATCH, 404, 501),
+)
 async def cancel(request: Request, id: _Id) -> Response:
     """Stop a batch; results that it has stay. One that has ended is not changed."""
     runner, _, owner = batches_of(request)
@@ -85,6 +116,12 @@ async def find_batch(runner: BatchRunner, owner: str, id: str, is_messages: bool
     if (batch.endpoint == MESSAGES) != is_messages:
         raise NotFound(f"batch '{id:.64}' not found")
     return batch
+
+
+def _check_endpoint(endpoint: str, known: Sequence[str]) -> None:
+    if endpoint not in known:
+        *others, last = (f"'{path}'" for path in known)
+        raise InvalidRequest(f"Input should be {', '.join(others)} or {last}", field="endpoint")
 
 
 async def _render(runner: BatchRunner, batch: BatchRecord) -> dict[str, Any]:

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import JsonResponse, parse_body
 from corral.api.count_tokens import count_tokens
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.model import ModelFacts
 from corral.api.openapi import EVENTS, answers, body_of
 from corral.api.piece_response import respond_json
+from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded, for_model
 from corral.api.prepare_chat import prepare_chat, render_chat
 from corral.api.render.chat import ChatRenderer
 from corral.api.respond import read_body, respond
-from corral.api.router import Router
+from corral.api.router import Operation, Router
 from corral.api.schema.answer import CHAT, INPUT_TOKENS, PROMPT
 from corral.api.schema.chat import ChatRequest
 from corral.api.state import state_of
+from corral.core.key_role import Permission
 from corral.core.media_item import MediaKind
 from corral.media.collect import PlainCollector, mark_messages
+
+_MODEL = ModelUse(
+    Role.GENERATE,
+    NamedIn.BODY,
+    Unloaded.LOAD,
+    wakes=True,
+    progress={"object": "chat.completion.chunk", "choices": []},
+)
 
 router = Router()
 
@@ -26,6 +40,16 @@ router = Router()
 @router.post(
     "/v1/chat/completions",
     "/chat/completions",
+    operation=Operation("createChatCompletion", "Create a chat completion (OpenAI)", group.CHAT),
+    policy=Policy(
+        permission=Permission.GENERATE,
+        errors=LLAMA_ERRORS,
+        model=_MODEL,
+        follow=Follow.CONVERSATION,
+        live=None,
+        settles=False,
+        is_batched=True,
+    ),
     openapi_extra=body_of(ChatRequest),
     responses=answers(CHAT, 501, 507, also=[EVENTS]),
 )
@@ -38,7 +62,13 @@ async def chat(request: Request) -> Response:
     return await respond(request, prepared.completion, renderer, body.stream)
 
 
-@router.post("/apply-template", openapi_extra=body_of(ChatRequest), responses=answers(PROMPT, 501))
+@router.post(
+    "/apply-template",
+    operation=Operation("applyTemplate", "Render a chat as a prompt", group.CHAT),
+    policy=for_model(Permission.USE, LLAMA_ERRORS, replace(_MODEL, wakes=False, progress=None)),
+    openapi_extra=body_of(ChatRequest),
+    responses=answers(PROMPT, 501),
+)
 async def apply_template(request: Request) -> Response:
     """The prompt that a conversation would become."""
     state = state_of(request)
@@ -59,6 +89,8 @@ def _apply_template(body: ChatRequest, model: ModelFacts) -> str:
 @router.post(
     "/v1/chat/completions/input_tokens",
     "/chat/completions/input_tokens",
+    operation=Operation("countChatTokens", "Count the tokens of a chat", group.CHAT),
+    policy=for_model(Permission.USE, LLAMA_ERRORS, replace(_MODEL, progress=None)),
     openapi_extra=body_of(ChatRequest),
     responses=answers(INPUT_TOKENS, 501, 507),
 )

@@ -9,18 +9,24 @@ import xxhash
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import JsonResponse, read_json
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.disconnect import run_for_client
 from corral.api.openapi import answers, body_like, queries, query
-from corral.api.router import PathParameter, Router
+from corral.api.policy import for_server
+from corral.api.router import Operation, PathParameter, Router
 from corral.api.schema.answer import CHAT_REMOVED, CHAT_SAVED, CHATS, SAVED_CHAT
 from corral.api.state import state_of
 from corral.api.user_content import USER_CONTENT
 from corral.core.errors import InvalidRequest, NotSupported
+from corral.core.key_role import Permission
 from corral.storage.chat_folder import Precondition, check_id
 from corral.storage.chat_store import ChatStore
 from corral.storage.saved_chat import CHAT_ID, MAX_SEARCH_CHARS
 from corral.telemetry.scope import record_of
+
+_POLICY = for_server(Permission.USE, LLAMA_ERRORS)
 
 router = Router()
 
@@ -36,7 +42,13 @@ _KEPT_BY_CLIENTS = {"cache-control": "private, no-cache"}  # they ask each time 
 _ANY = "*"
 
 
-@router.get("/chats", openapi_extra=queries(_SEARCH), responses=answers(CHATS, 400, 501))
+@router.get(
+    "/chats",
+    operation=Operation("listChats", "List the saved chats", group.CHATS),
+    policy=_POLICY,
+    openapi_extra=queries(_SEARCH),
+    responses=answers(CHATS, 400, 501),
+)
 async def chats(request: Request) -> Response:
     """All chats, newest first, without their messages."""
     store, client = _store(request), record_of(request).client
@@ -52,7 +64,12 @@ async def chats(request: Request) -> Response:
     return Response(body, media_type=JsonResponse.media_type, headers=headers)
 
 
-@router.get("/chats/{id}", responses=answers(SAVED_CHAT, 400, 404, 501))
+@router.get(
+    "/chats/{id}",
+    operation=Operation("getChat", "Get a saved chat", group.CHATS),
+    policy=_POLICY,
+    responses=answers(SAVED_CHAT, 400, 404, 501),
+)
 async def load(request: Request, id: _Id) -> Response:
     """A chat."""
     data = await _store(request).load(record_of(request).client, check_id(id))
@@ -62,6 +79,8 @@ async def load(request: Request, id: _Id) -> Response:
 
 @router.put(
     "/chats/{id}",
+    operation=Operation("saveChat", "Save a chat", group.CHATS),
+    policy=_POLICY,
     openapi_extra=body_like(SAVED_CHAT),
     responses=answers(CHAT_SAVED, 409, 501, 507),
 )
@@ -73,7 +92,12 @@ async def save(request: Request, id: _Id) -> Response:
     return JsonResponse({"id": info.id, "updatedAt": info.updated_at, "revision": info.revision})
 
 
-@router.delete("/chats/{id}", responses=answers(CHAT_REMOVED, 400, 404, 501))
+@router.delete(
+    "/chats/{id}",
+    operation=Operation("deleteChat", "Delete a saved chat", group.CHATS),
+    policy=_POLICY,
+    responses=answers(CHAT_REMOVED, 400, 404, 501),
+)
 async def remove(request: Request, id: _Id) -> Response:
     """Remove a chat."""
     await _store(request).remove(record_of(request).client, check_id(id))

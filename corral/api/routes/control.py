@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers, body_of
-from corral.api.router import Router
+from corral.api.policy import Live, ModelUse, NamedIn, Role, Unloaded, for_model
+from corral.api.router import Operation, Router
 from corral.api.schema.answer import CONTROL
 from corral.api.schema.control import ControlRequest
 from corral.api.state import AppState, state_of
 from corral.core.errors import InvalidRequest
+from corral.core.key_role import Permission
 from corral.core.result import ControlOutcome
 from corral.core.task import ControlVerb
 from corral.telemetry.scope import record_of
+
+_MODEL = ModelUse(Role.GENERATE, NamedIn.BODY, Unloaded.LOAD, wakes=True, progress=None)
 
 router = Router()
 
@@ -39,6 +47,8 @@ _MESSAGES = {
     "/v1/chat/completions/control",
     "/chat/completions/control",
     "/completion/control",
+    operation=Operation("controlCompletion", "Control an answer while it is generated", group.CHAT),
+    policy=replace(for_model(Permission.USE, LLAMA_ERRORS, _MODEL), live=Live.ANSWER),
     openapi_extra=body_of(ControlRequest),
     responses=answers(CONTROL),
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import parse_body
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.embed import (
     BASE64_CHARS,
     FLOAT_CHARS,
@@ -18,16 +21,28 @@ from corral.api.embed import (
     respond,
 )
 from corral.api.openapi import answers, body_of
+from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded
 from corral.api.prepare_embedding import prepare_inputs
 from corral.api.render.embedding import render_data, render_list, render_rows, render_vectors, shape
-from corral.api.router import Router
+from corral.api.router import Operation, Router
 from corral.api.schema.answer import EMBEDDING, EMBEDDINGS, VECTORS
 from corral.api.schema.embedding import EmbeddingRequest, EmbedRequest
 from corral.api.state import state_of
 from corral.core.errors import InvalidRequest
+from corral.core.key_role import Permission
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo
 from corral.media.collect import mark_prompt
+
+_POLICY = Policy(
+    permission=Permission.GENERATE,
+    errors=LLAMA_ERRORS,
+    model=ModelUse(Role.EMBED, NamedIn.BODY, Unloaded.LOAD, wakes=True, progress=None),
+    follow=Follow.NEVER,
+    live=None,
+    settles=False,
+    is_batched=False,
+)
 
 router = Router()
 
@@ -37,6 +52,8 @@ _UNCHANGED, _EUCLIDEAN = -1, 2
 @router.post(
     "/embedding",
     "/embeddings",
+    operation=Operation("createEmbeddings", "Create embeddings", group.EMBEDDINGS),
+    policy=_POLICY,
     openapi_extra=body_of(EmbeddingRequest),
     responses=answers(EMBEDDING, 501, 507),
 )
@@ -46,14 +63,24 @@ async def embedding(request: Request) -> Response:
 
 
 @router.post(
-    "/v1/embeddings", openapi_extra=body_of(EmbeddingRequest), responses=answers(EMBEDDINGS, 501, 507)
+    "/v1/embeddings",
+    operation=Operation("createOpenaiEmbeddings", "Create embeddings (OpenAI)", group.EMBEDDINGS),
+    policy=replace(_POLICY, is_batched=True),
+    openapi_extra=body_of(EmbeddingRequest),
+    responses=answers(EMBEDDINGS, 501, 507),
 )
 async def openai_embeddings(request: Request) -> Response:
     """Vectors of texts, in OpenAI's shape."""
     return await _answer(request, is_openai=True)
 
 
-@router.post("/embed", openapi_extra=body_of(EmbedRequest), responses=answers(VECTORS, 501, 507))
+@router.post(
+    "/embed",
+    operation=Operation("embedTexts", "Create embeddings (Text Embeddings Inference)", group.EMBEDDINGS),
+    policy=_POLICY,
+    openapi_extra=body_of(EmbedRequest),
+    responses=answers(VECTORS, 501, 507),
+)
 async def embed_inputs(request: Request) -> Response:
     """Vectors of texts, in the shape of Text Embeddings Inference: a list for each input, nothing else."""
     state = state_of(request)

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import JsonResponse
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers, list_of, shape
-from corral.api.router import PathParameter, Router
+from corral.api.policy import for_server
+from corral.api.router import Operation, PathParameter, Router
 from corral.api.schema.answer import SUCCESS
 from corral.api.state import state_of
 from corral.core.errors import NotFound, NotSupported
+from corral.core.key_role import Permission
 
 if TYPE_CHECKING:
     from corral.link.fleet import Fleet
@@ -35,13 +39,23 @@ _ENGINE = shape(
 )
 
 
-@router.get("/engines", responses=answers(shape(engines=list_of(_ENGINE)), 501))
+@router.get(
+    "/engines",
+    operation=Operation("listEngines", "List the engines (`--engines`)", group.SERVER),
+    policy=for_server(Permission.READ, LLAMA_ERRORS),
+    responses=answers(shape(engines=list_of(_ENGINE)), 501),
+)
 async def engines(request: Request) -> Response:
     """What every engine is doing."""
     return JsonResponse({"engines": [_render(engine) for engine in fleet_of(request).engines]})
 
 
-@router.post("/engines/{id_engine}/drain", responses=answers(SUCCESS, 403, 404, 409, 501))
+@router.post(
+    "/engines/{id_engine}/drain",
+    operation=Operation("drainEngine", "Replace an engine without an error", group.SERVER),
+    policy=for_server(Permission.CHANGE, LLAMA_ERRORS),
+    responses=answers(SUCCESS, 403, 404, 409, 501),
+)
 async def drain(request: Request, id_engine: _Engine) -> Response:
     """Replace an engine: its requests continue on others; the answer comes when the next one is ready."""
     fleet = fleet_of(request)

@@ -8,14 +8,18 @@ import os
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers, body_of
-from corral.api.router import Router
+from corral.api.policy import for_server
+from corral.api.router import Operation, Router
 from corral.api.routes.engine import fleet_of
 from corral.api.schema.answer import SUCCESS
 from corral.api.schema.engine import UpdateRequest
 from corral.api.state import state_of
 from corral.core.errors import Conflict, CorralError, InvalidRequest, NotFound
+from corral.core.key_role import Permission
 from corral.gguf.model_file import check_model_file
 from corral.gguf.tokenizer_digest import tokenizer_digest
 
@@ -24,6 +28,8 @@ router = Router()
 
 @router.post(
     "/engines/update",
+    operation=Operation("updateEngines", "Replace the model file of all engines", group.SERVER),
+    policy=for_server(Permission.CHANGE, LLAMA_ERRORS),
     openapi_extra=body_of(UpdateRequest),
     responses=answers(SUCCESS, 403, 404, 409, 501),
 )

@@ -9,21 +9,27 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.batch.content import respond_file
 from corral.api.batch.render import render_file
 from corral.api.batch.runner import BatchRunner
 from corral.api.batch.schema import FILE, FILE_DELETED, FILES, MAX_EXPIRY_S, MIN_EXPIRY_S
 from corral.api.batch.upload import read_form
 from corral.api.body import JsonResponse
+from corral.api.dialects.error_shape import RESPONSES_ERRORS
 from corral.api.dialects.responses.page import QUERIES, render_page
 from corral.api.openapi import BINARY, answers, queries, query
+from corral.api.policy import for_server
 from corral.api.query_number import parse_number
-from corral.api.router import PathParameter, Router
+from corral.api.router import Operation, PathParameter, Router
 from corral.api.state import state_of
 from corral.core.errors import Conflict, InvalidRequest, NotSupported, TooLarge
+from corral.core.key_role import Permission
 from corral.storage.batch_record import FileRecord, new_id
 from corral.storage.batch_store import MAX_FILE_BYTES, MAX_FILES, BatchStore
 from corral.telemetry.scope import record_of
+
+_POLICY = for_server(Permission.USE, RESPONSES_ERRORS)
 
 router = Router()
 
@@ -53,7 +59,13 @@ def batches_of(request: Request) -> tuple[BatchRunner, BatchStore, str]:
     return state.batches, state.storage.batches, record_of(request).client.id
 
 
-@router.post("/v1/files", openapi_extra=_BODY, responses=answers(FILE, 501, 507))
+@router.post(
+    "/v1/files",
+    operation=Operation("uploadFile", "Upload a file (OpenAI)", group.BATCHES),
+    policy=_POLICY,
+    openapi_extra=_BODY,
+    responses=answers(FILE, 501, 507),
+)
 async def upload(request: Request) -> Response:
     """Upload a file, for a batch."""
     runner, store, owner = batches_of(request)
@@ -65,6 +77,8 @@ async def upload(request: Request) -> Response:
 
 @router.get(
     "/v1/files",
+    operation=Operation("listFiles", "List the files (OpenAI)", group.BATCHES),
+    policy=_POLICY,
     openapi_extra=queries(*QUERIES, query("purpose", "List only files with this purpose.", type="string")),
     responses=answers(FILES, 400, 501),
 )
@@ -77,21 +91,36 @@ async def files(request: Request) -> Response:
     return JsonResponse(render_page(rendered, request, MAX_FILES))
 
 
-@router.get("/v1/files/{id}", responses=answers(FILE, 404, 501))
+@router.get(
+    "/v1/files/{id}",
+    operation=Operation("getFile", "Get what is known of a file (OpenAI)", group.BATCHES),
+    policy=_POLICY,
+    responses=answers(FILE, 404, 501),
+)
 async def retrieve(request: Request, id: _Id) -> Response:
     """What is known of a file."""
     runner, store, owner = batches_of(request)
     return JsonResponse(render_file(await runner.on_disk(store.find_file, owner, id)))
 
 
-@router.get("/v1/files/{id}/content", responses=answers(None, 404, 501, also=[BINARY]))
+@router.get(
+    "/v1/files/{id}/content",
+    operation=Operation("getFileContent", "Get the content of a file (OpenAI)", group.BATCHES),
+    policy=_POLICY,
+    responses=answers(None, 404, 501, also=[BINARY]),
+)
 async def content(request: Request, id: _Id) -> Response:
     """The content of a file."""
     runner, store, owner = batches_of(request)
     return respond_file(runner, store, await runner.on_disk(store.find_file, owner, id))
 
 
-@router.delete("/v1/files/{id}", responses=answers(FILE_DELETED, 404, 409, 501))
+@router.delete(
+    "/v1/files/{id}",
+    operation=Operation("deleteFile", "Delete a file (OpenAI)", group.BATCHES),
+    policy=_POLICY,
+    responses=answers(FILE_DELETED, 404, 409, 501),
+)
 async def delete(request: Request, id: _Id) -> Response:
     """Delete a file."""
     runner, store, owner = batches_of(request)

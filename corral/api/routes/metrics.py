@@ -5,15 +5,26 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import TEXT, answers
-from corral.api.router import Router
+from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
+from corral.api.router import Operation, Router
 from corral.api.state import state_of
 from corral.core.errors import NotSupported
+from corral.core.key_role import Permission
+
+_MODEL = ModelUse(Role.ANY, NamedIn.QUERY_ONLY, Unloaded.REFUSE, wakes=False, progress=None)
 
 router = Router()
 
 
-@router.get("/metrics", responses=answers(None, 501, also=[TEXT]))
+@router.get(
+    "/metrics",
+    operation=Operation("getMetrics", "Get metrics for Prometheus", group.SERVER),
+    policy=for_model(Permission.READ, LLAMA_ERRORS, _MODEL),
+    responses=answers(None, 501, also=[TEXT]),
+)
 async def metrics(request: Request) -> Response:
     """What the server has done so far, and does now."""
     found = request.app.state.metrics

@@ -7,11 +7,14 @@ from typing import Annotated, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import JsonResponse
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.model_directory import ModelDirectory
 from corral.api.model_kind import Kind, kind_of_info
 from corral.api.openapi import answers, queries, query
-from corral.api.router import PathParameter, Router
+from corral.api.policy import for_server
+from corral.api.router import Operation, PathParameter, Router
 from corral.api.schema.answer import MODEL, MODELS
 from corral.api.state import AppState, state_of
 from corral.core.errors import NotFound
@@ -25,7 +28,14 @@ _EMPTY_DETAILS = ("parent_model", "family", "parameter_size", "quantization_leve
 RELOAD = query("reload", "1: read `--models-dir`, `--models-preset` and `--config` again.", type="string")
 
 
-@router.get("/v1/models", "/models", openapi_extra=queries(RELOAD), responses=answers(MODELS, 400))
+@router.get(
+    "/v1/models",
+    "/models",
+    operation=Operation("listModels", "List the models", group.SERVER),
+    policy=for_server(Permission.PUBLIC, LLAMA_ERRORS),
+    openapi_extra=queries(RELOAD),
+    responses=answers(MODELS, 400),
+)
 async def models(request: Request) -> Response:
     """All models."""
     state = state_of(request)
@@ -46,7 +56,12 @@ async def list_models(request: Request, directory: ModelDirectory) -> dict[str, 
     return {"object": "list", **await directory.render(request)}
 
 
-@router.get("/v1/models/{name:path}", responses=answers(MODEL, 404))
+@router.get(
+    "/v1/models/{name:path}",
+    operation=Operation("getModel", "Get a model by its name", group.SERVER),
+    policy=for_server(Permission.ANY, LLAMA_ERRORS),
+    responses=answers(MODEL, 404),
+)
 async def model(request: Request, name: Annotated[str, PathParameter("Name of the model.")]) -> Response:
     """One model by its name."""
     state = state_of(request)

@@ -5,21 +5,31 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.model_directory import ModelDirectory
 from corral.api.openapi import EVENTS, answers, body_of, queries, query
-from corral.api.router import Router
+from corral.api.policy import for_server
+from corral.api.router import Operation, Router
 from corral.api.routes.monitor import LIMIT, limit_of
 from corral.api.schema.answer import SUCCESS
 from corral.api.schema.model import ModelRequest
 from corral.api.sse import EventStream
 from corral.core.errors import NotSupported
+from corral.core.key_role import Permission
 
 router = Router()
 _NAME = query("model", "Name of the model.", required=True, type="string")
 
 
-@router.post("/models/load", openapi_extra=body_of(ModelRequest), responses=answers(SUCCESS, 400, 501))
+@router.post(
+    "/models/load",
+    operation=Operation("loadModel", "Load a model (`--models-dir`)", group.SERVER),
+    policy=for_server(Permission.CHANGE, LLAMA_ERRORS),
+    openapi_extra=body_of(ModelRequest),
+    responses=answers(SUCCESS, 400, 501),
+)
 async def load(request: Request) -> Response:
     """Load a model; `GET /models` and `/models/sse` show its progress."""
     directory = _directory(request)
@@ -27,7 +37,13 @@ async def load(request: Request) -> Response:
     return JsonResponse({"success": True})
 
 
-@router.post("/models/unload", openapi_extra=body_of(ModelRequest), responses=answers(SUCCESS, 400, 501))
+@router.post(
+    "/models/unload",
+    operation=Operation("unloadModel", "Unload a model", group.SERVER),
+    policy=for_server(Permission.CHANGE, LLAMA_ERRORS),
+    openapi_extra=body_of(ModelRequest),
+    responses=answers(SUCCESS, 400, 501),
+)
 async def unload(request: Request) -> Response:
     """Unload a model after its running requests; the answer comes when its memory is free."""
     directory = _directory(request)
@@ -35,7 +51,13 @@ async def unload(request: Request) -> Response:
     return JsonResponse({"success": True})
 
 
-@router.post("/models", openapi_extra=body_of(ModelRequest), responses=answers(SUCCESS, 400, 501))
+@router.post(
+    "/models",
+    operation=Operation("downloadModel", "Download a model (`--models-cache`)", group.SERVER),
+    policy=for_server(Permission.CHANGE, LLAMA_ERRORS),
+    openapi_extra=body_of(ModelRequest),
+    responses=answers(SUCCESS, 400, 501),
+)
 async def download(request: Request) -> Response:
     """Download a model from a hub; `POST /models/unload` cancels it."""
     directory = _directory(request)
@@ -43,14 +65,26 @@ async def download(request: Request) -> Response:
     return JsonResponse({"success": True})
 
 
-@router.delete("/models", openapi_extra=queries(_NAME), responses=answers(SUCCESS, 400, 501))
+@router.delete(
+    "/models",
+    operation=Operation("removeModel", "Delete a downloaded model", group.SERVER),
+    policy=for_server(Permission.CHANGE, LLAMA_ERRORS),
+    openapi_extra=queries(_NAME),
+    responses=answers(SUCCESS, 400, 501),
+)
 async def remove(request: Request) -> Response:
     """Delete a downloaded model."""
     await _directory(request).remove(request, request.query_params.get("model", ""))
     return JsonResponse({"success": True})
 
 
-@router.get("/models/sse", openapi_extra=queries(LIMIT), responses=answers(None, 400, 501, also=[EVENTS]))
+@router.get(
+    "/models/sse",
+    operation=Operation("streamModels", "Stream the states of the models", group.SERVER),
+    policy=for_server(Permission.ANY, LLAMA_ERRORS),
+    openapi_extra=queries(LIMIT),
+    responses=answers(None, 400, 501, also=[EVENTS]),
+)
 async def events(request: Request) -> Response:
     """The states of all models, then their changes as they happen."""
     return EventStream(_directory(request).watch(request, limit_of(request)))

@@ -9,14 +9,20 @@ from typing import Annotated
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import JsonResponse
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import EVENTS, answers, list_of, queries, query, shape
-from corral.api.router import PathParameter, Router
+from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
+from corral.api.router import Operation, PathParameter, Router
 from corral.api.sse import EventStream
 from corral.core.client import Client
 from corral.core.errors import Forbidden, InvalidRequest
+from corral.core.key_role import Permission
 from corral.telemetry.live import Monitor
 from corral.telemetry.scope import record_of
+
+_MODEL = ModelUse(Role.ANY, NamedIn.QUERY, Unloaded.REFUSE, wakes=False, progress=None)
 
 router = Router()
 
@@ -41,7 +47,11 @@ LIMIT = query(
 
 
 @router.get(
-    "/monitor/events", openapi_extra=queries(_PROMPTS, LIMIT), responses=answers(None, 400, also=[EVENTS])
+    "/monitor/events",
+    operation=Operation("streamEvents", "Stream what the server is doing", group.SERVER),
+    policy=for_model(Permission.READ, LLAMA_ERRORS, _MODEL),
+    openapi_extra=queries(_PROMPTS, LIMIT),
+    responses=answers(None, 400, also=[EVENTS]),
 )
 async def events(request: Request) -> Response:
     """What slots, queue, caches and engine do: the last minute, then changes twice a second."""
@@ -51,7 +61,12 @@ async def events(request: Request) -> Response:
     return EventStream(monitor.watch(reader, limit))
 
 
-@router.get("/monitor/requests/{n}", responses=answers(_DETAIL, 404))
+@router.get(
+    "/monitor/requests/{n}",
+    operation=Operation("explainRequest", "Explain one of the last requests", group.SERVER),
+    policy=for_model(Permission.READ, LLAMA_ERRORS, _MODEL),
+    responses=answers(_DETAIL, 404),
+)
 async def request_detail(request: Request, n: _Number) -> Response:
     """One of the last requests of the key: its phases, why it took so long, and why it was not cached."""
     monitor: Monitor = request.app.state.monitor

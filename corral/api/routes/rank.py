@@ -7,16 +7,30 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import parse_body
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.embed import embed, prepare_embedding, require_classes, require_scores, respond
 from corral.api.openapi import answers, body_of
+from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded
 from corral.api.prepare_embedding import prepare_inputs, prepare_pairs
 from corral.api.render.embedding import render_classes, render_list, render_ranks
-from corral.api.router import Router
+from corral.api.router import Operation, Router
 from corral.api.schema.answer import CLASSES, RANKS
 from corral.api.schema.embedding import ClassifyRequest, RerankRequest
 from corral.api.state import state_of
 from corral.core.errors import InvalidRequest
+from corral.core.key_role import Permission
+
+_POLICY = Policy(
+    permission=Permission.GENERATE,
+    errors=LLAMA_ERRORS,
+    model=ModelUse(Role.RANK, NamedIn.BODY, Unloaded.LOAD, wakes=True, progress=None),
+    follow=Follow.NEVER,
+    live=None,
+    settles=False,
+    is_batched=False,
+)
 
 router = Router()
 
@@ -26,6 +40,8 @@ router = Router()
     "/reranking",
     "/v1/rerank",
     "/v1/reranking",
+    operation=Operation("rerankDocuments", "Rank documents by how well they fit a query", group.EMBEDDINGS),
+    policy=_POLICY,
     openapi_extra=body_of(RerankRequest),
     responses=answers(RANKS, 501),
 )
@@ -54,7 +70,12 @@ async def rerank(request: Request) -> Response:
 
 
 @router.post(
-    "/classify", "/v1/classify", openapi_extra=body_of(ClassifyRequest), responses=answers(CLASSES, 501)
+    "/classify",
+    "/v1/classify",
+    operation=Operation("classifyTexts", "Classify texts", group.EMBEDDINGS),
+    policy=_POLICY,
+    openapi_extra=body_of(ClassifyRequest),
+    responses=answers(CLASSES, 501),
 )
 async def classify(request: Request) -> Response:
     """The model's labels for texts, with raw scores, the best first."""

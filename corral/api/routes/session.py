@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Annotated, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers, body_of, queries, query
-from corral.api.router import PathParameter, Router
+from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
+from corral.api.router import Operation, PathParameter, Router
 from corral.api.routes.slot import SLOT, WAIT, restore_file
 from corral.api.schema.answer import SESSION_ACTION, SESSIONS
 from corral.api.schema.state import SessionRequest
@@ -19,11 +23,14 @@ from corral.api.slot_call import SlotCall, action_of, require_slots
 from corral.api.state import state_of
 from corral.api.storage import owner_of
 from corral.core.errors import NotSupported
+from corral.core.key_role import Permission
 from corral.core.task import Verb
 from corral.storage.blob import Blob, read_pieces
 from corral.storage.save_directory import NAME, NamedFile, SaveDirectory, check_name
 from corral.storage.session import render_id
 from corral.telemetry.scope import record_of
+
+_MODEL = ModelUse(Role.ANY, NamedIn.QUERY, Unloaded.LOAD, wakes=True, progress=None)
 
 router = Router()
 
@@ -31,7 +38,12 @@ _NAME: Any = {"type": "string", "pattern": f"^{NAME.pattern}$"}
 _Session = Annotated[str, PathParameter("Name of the session.", _NAME)]
 
 
-@router.get("/sessions", responses=answers(SESSIONS, 501))
+@router.get(
+    "/sessions",
+    operation=Operation("listSessions", "List the saved sessions", group.SLOTS),
+    policy=for_model(Permission.READ, LLAMA_ERRORS, replace(_MODEL, unloaded=Unloaded.REFUSE, wakes=False)),
+    responses=answers(SESSIONS, 501),
+)
 async def sessions(request: Request) -> Response:
     """All sessions of the key."""
     require_slots(request)
@@ -50,6 +62,8 @@ async def sessions(request: Request) -> Response:
 
 @router.post(
     "/sessions/{id_session}",
+    operation=Operation("runSessionAction", "Save, restore, fork or remove a session", group.SLOTS),
+    policy=for_model(Permission.USE, LLAMA_ERRORS, _MODEL),
     openapi_extra=queries(
         query("action", "The action.", required=True, enum=["save", "restore", "fork", "remove"]),
         SLOT,

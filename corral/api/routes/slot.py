@@ -12,21 +12,27 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.blob_response import BlobResponse
 from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import BINARY, answers, body_of, queries, query
+from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
 from corral.api.render.state import render_boundaries
-from corral.api.router import PathParameter, Router
+from corral.api.router import Operation, PathParameter, Router
 from corral.api.schema.answer import SLOT_ACTION, SLOT_INFO
 from corral.api.schema.parse import parse_request
 from corral.api.schema.state import ShiftRequest, SlotFileRequest, StateRequest
 from corral.api.slot_call import SlotCall, action_of, require_slots
 from corral.api.state import state_of
 from corral.core.errors import NotSupported
+from corral.core.key_role import Permission
 from corral.core.result import SlotReport
 from corral.core.task import Busy, Verb
 from corral.storage.blob import Blob, decode_state, read_base64, read_pieces, receive
 from corral.storage.save_directory import SaveDirectory, check_name
+
+_MODEL = ModelUse(Role.ANY, NamedIn.QUERY, Unloaded.LOAD, wakes=True, progress=None)
 
 router = Router()
 
@@ -41,6 +47,8 @@ SLOT = query("slot", "The slot to restore into.", **_SLOT)
 
 @router.post(
     "/slots/{id_slot}",
+    operation=Operation("runSlotAction", "Save, restore or edit a slot", group.SLOTS),
+    policy=for_model(Permission.USE, LLAMA_ERRORS, _MODEL),
     openapi_extra=queries(
         query("action", "The action.", required=True, enum=[*_FILE_ACTIONS, *_STATE_ACTIONS]),
         SLOT,
@@ -60,7 +68,13 @@ async def act(request: Request, id_slot: _Slot) -> Response:
     return await _ACTIONS[name](SlotCall(request, id_slot))
 
 
-@router.get("/v1/slots/{id_slot}/info", "/slots/{id_slot}/info", responses=answers(SLOT_INFO, 400, 404, 501))
+@router.get(
+    "/v1/slots/{id_slot}/info",
+    "/slots/{id_slot}/info",
+    operation=Operation("getSlotInfo", "Get the size of a slot's content and its messages", group.SLOTS),
+    policy=for_model(Permission.READ, LLAMA_ERRORS, _MODEL),
+    responses=answers(SLOT_INFO, 400, 404, 501),
+)
 async def info(request: Request, id_slot: _Slot) -> Response:
     """How many tokens a slot has, and where its messages are."""
     require_slots(request)

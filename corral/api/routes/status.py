@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from corral import __version__
+from corral.api import group
 from corral.api.body import JsonResponse, parse_body
-from corral.api.error import render_error
+from corral.api.dialects.error_shape import LLAMA_ERRORS, render_error
 from corral.api.model import ChatSettings
 from corral.api.openapi import answers, body_like, queries, query, shape
+from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
 from corral.api.render.capability import render_capability
 from corral.api.render.native import render_slot
 from corral.api.render.warning import render_warnings
-from corral.api.router import Router
+from corral.api.router import Operation, Router
 from corral.api.schema.answer import HEALTH, PROPS, SLOTS, SUCCESS
 from corral.api.schema.parse import RequestModel
 from corral.api.slot_call import require_slots
@@ -33,6 +36,9 @@ from corral.telemetry.facts import FleetFacts
 from corral.telemetry.scope import record_of
 from corral.telemetry.slots import SlotView
 
+_WATCHED = ModelUse(Role.ANY, NamedIn.QUERY_ONLY, Unloaded.REFUSE, wakes=False, progress=None)
+_DESCRIBED = replace(_WATCHED, unloaded=Unloaded.LOAD)
+
 router = Router()
 
 _INCLUDE = query("include_slots", "Include the state of each slot.", type="string")
@@ -42,7 +48,14 @@ _PROPS_BODY = body_like({"type": "object"}, required=False)
 _READY = shape(status="string")
 
 
-@router.get("/health", "/v1/health", openapi_extra=queries(_INCLUDE, _FAIL), responses=answers(HEALTH))
+@router.get(
+    "/health",
+    "/v1/health",
+    operation=Operation("getHealth", "Check that the server is healthy", group.SERVER),
+    policy=for_model(Permission.PUBLIC, LLAMA_ERRORS, _WATCHED),
+    openapi_extra=queries(_INCLUDE, _FAIL),
+    responses=answers(HEALTH),
+)
 async def health(request: Request) -> Response:
     """Whether the server can answer."""
     state = state_of(request)
@@ -67,14 +80,25 @@ async def health(request: Request) -> Response:
     return JsonResponse(status)
 
 
-@router.get("/ready", responses=answers(_READY))
+@router.get(
+    "/ready",
+    operation=Operation("getReadiness", "Check that a request would be accepted now", group.SERVER),
+    policy=for_model(Permission.PUBLIC, LLAMA_ERRORS, _WATCHED),
+    responses=answers(_READY),
+)
 async def ready(request: Request) -> Response:
     """Whether a request would be taken on now."""
     state_of(request).admission.check_ready(tells_why=not is_anonymous(request))
     return JsonResponse({"status": "ready"})
 
 
-@router.get("/slots", openapi_extra=queries(_FAIL), responses=answers(SLOTS, 501))
+@router.get(
+    "/slots",
+    operation=Operation("listSlots", "List the slots", group.SLOTS),
+    policy=for_model(Permission.READ, LLAMA_ERRORS, replace(_WATCHED, named_in=NamedIn.QUERY)),
+    openapi_extra=queries(_FAIL),
+    responses=answers(SLOTS, 501),
+)
 async def slots(request: Request) -> Response:
     """What every slot is doing."""
     state = state_of(request)
@@ -85,7 +109,13 @@ async def slots(request: Request) -> Response:
     return await state.pools.run_text(lambda: JsonResponse(_render_slots(state)))
 
 
-@router.get("/props", openapi_extra=queries(_KEYWORDS), responses=answers(PROPS))
+@router.get(
+    "/props",
+    operation=Operation("getProps", "Get the server's properties", group.SERVER),
+    policy=for_model(Permission.PUBLIC, LLAMA_ERRORS, _DESCRIBED),
+    openapi_extra=queries(_KEYWORDS),
+    responses=answers(PROPS),
+)
 async def props(request: Request) -> Response:
     """Settings of the server and facts of the model."""
     state = state_of(request)
@@ -142,7 +172,13 @@ async def props(request: Request) -> Response:
     )
 
 
-@router.post("/props", openapi_extra=_PROPS_BODY, responses=answers(SUCCESS, 501))
+@router.post(
+    "/props",
+    operation=Operation("setProps", "Change the server's properties", group.SERVER),
+    policy=for_model(Permission.CHANGE, LLAMA_ERRORS, replace(_DESCRIBED, named_in=NamedIn.QUERY)),
+    openapi_extra=_PROPS_BODY,
+    responses=answers(SUCCESS, 501),
+)
 async def set_props(request: Request) -> Response:
     """Change properties of the server; there are none to change yet."""
     if not state_of(request).settings.server.props:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import orjson
@@ -9,16 +10,20 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.disconnect import run_for_client
 from corral.api.followed_stream import resume
 from corral.api.front_id import PASSED
 from corral.api.openapi import EVENTS, answers, body_of, list_of, queries, query, shape
-from corral.api.router import Router
+from corral.api.policy import Live, for_server
+from corral.api.router import Operation, Router
 from corral.api.schema.parse import RequestModel
 from corral.api.state import state_of
 from corral.api.stream_session import StreamSession
 from corral.core.errors import InvalidRequest
+from corral.core.key_role import Permission
 from corral.telemetry.scope import record_of
 
 router = Router()
@@ -48,6 +53,8 @@ class StreamLookupRequest(RequestModel):
 
 @router.get(
     "/v1/stream",
+    operation=Operation("followStream", "Follow a stream from an offset", group.STREAMS),
+    policy=replace(for_server(Permission.USE, LLAMA_ERRORS), live=Live.STREAM),
     openapi_extra=queries(_ID, _FROM, _IDS),
     responses=answers(None, 400, 404, 503, also=[EVENTS]),
 )
@@ -62,6 +69,8 @@ async def follow(request: Request) -> Response:
 
 @router.post(
     "/v1/streams/lookup",
+    operation=Operation("lookupStreams", "Find streams by their conversations", group.STREAMS),
+    policy=for_server(Permission.USE, LLAMA_ERRORS),
     openapi_extra=body_of(StreamLookupRequest),
     responses=answers(list_of(_STREAM)),
 )
@@ -76,6 +85,8 @@ async def lookup(request: Request) -> Response:
 
 @router.delete(
     "/v1/stream",
+    operation=Operation("stopStream", "Stop a stream", group.STREAMS),
+    policy=replace(for_server(Permission.USE, LLAMA_ERRORS), live=Live.STREAM),
     openapi_extra=queries(_ID),
     responses={204: {"description": "Success."}, 400: {"description": "bad request"}},
 )
@@ -94,7 +105,7 @@ async def _find_elsewhere(request: Request, body: StreamLookupRequest) -> list[d
     if sharing is None or PASSED in request.headers:
         return []
     asked = orjson.dumps({"conversation_ids": body.conversation_ids})
-    told = await sharing.others.tell_all(request.scope, "POST", "/v1/streams/lookup", asked)
+    told = await sharing.others.tell_all(request.scope, "POST", request.scope["path"], asked)
     return [each for answer in told if answer.status_code == 200 for each in answer.json()]
 
 

@@ -5,28 +5,35 @@ They need no engine, but begin to load one that sleeps: clients that count token
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.answer_size import refuse_large_answer
 from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.json_encode import Rows
 from corral.api.openapi import answers, body_of
 from corral.api.piece_response import respond_json
+from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
 from corral.api.pools import SHORT_BYTES, body_bytes
 from corral.api.prompt import tokenize_mixed
-from corral.api.router import Router
+from corral.api.router import Operation, Router
 from corral.api.schema.answer import CONTENT, TOKENIZER, TOKENS
 from corral.api.schema.token import DetokenizeRequest, TokenizeRequest
 from corral.api.state import state_of
 from corral.api.vocab import Vocab
 from corral.core.errors import InvalidRequest
+from corral.core.key_role import Permission
 from corral.text.vocab import free_tokens
 
 _FEW_TOKENS = 1000
+
+_MODEL = ModelUse(Role.ANY, NamedIn.BODY, Unloaded.LOAD, wakes=False, progress=None)
 
 router = Router()
 
@@ -34,7 +41,13 @@ _TOKEN_BYTES, _PIECE_BYTES = 8, 32  # of a token in an answer, about
 _PIECE_VALUES = 4
 
 
-@router.post("/tokenize", openapi_extra=body_of(TokenizeRequest), responses=answers(TOKENS))
+@router.post(
+    "/tokenize",
+    operation=Operation("tokenize", "Convert text to tokens", group.TOKENS),
+    policy=for_model(Permission.USE, LLAMA_ERRORS, _MODEL),
+    openapi_extra=body_of(TokenizeRequest),
+    responses=answers(TOKENS),
+)
 async def tokenize(request: Request) -> Response:
     """Tokens of a text."""
     state, vocab = state_of(request), state_of(request).model.vocab
@@ -52,7 +65,13 @@ async def tokenize(request: Request) -> Response:
     return await respond_json(state.pools, render, n_bytes, on_end=free)
 
 
-@router.post("/detokenize", openapi_extra=body_of(DetokenizeRequest), responses=answers(CONTENT))
+@router.post(
+    "/detokenize",
+    operation=Operation("detokenize", "Convert tokens to text", group.TOKENS),
+    policy=for_model(Permission.USE, LLAMA_ERRORS, _MODEL),
+    openapi_extra=body_of(DetokenizeRequest),
+    responses=answers(CONTENT),
+)
 async def detokenize(request: Request) -> Response:
     """Text of tokens."""
     state = state_of(request)
@@ -65,7 +84,14 @@ async def detokenize(request: Request) -> Response:
     return await respond_json(pools, lambda: _render_content(text), 2 * len(text))
 
 
-@router.get("/tokenizer_info", responses=answers(TOKENIZER))
+@router.get(
+    "/tokenizer_info",
+    operation=Operation(
+        "getTokenizerInfo", "Get the tokenizer's special tokens and chat template (vLLM)", group.TOKENS
+    ),
+    policy=for_model(Permission.USE, LLAMA_ERRORS, replace(_MODEL, named_in=NamedIn.QUERY)),
+    responses=answers(TOKENIZER),
+)
 async def tokenizer_info(request: Request) -> Response:
     """The special tokens and the chat template, in the shape of vLLM: `lm_eval` tokenizes through it."""
     model = state_of(request).model

@@ -9,13 +9,16 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.disconnect import run_for_client
 from corral.api.mcp.config import OPTION
 from corral.api.mcp.session import McpTool
 from corral.api.mcp.sessions import McpSessions
 from corral.api.openapi import answers, body_of
-from corral.api.router import Router
+from corral.api.policy import for_server
+from corral.api.router import Operation, Router
 from corral.api.schema.answer import TOOL_LIST, TOOL_RESULT
 from corral.api.schema.field import Flag
 from corral.api.schema.parse import RequestModel
@@ -33,7 +36,12 @@ class ToolCallRequest(RequestModel):
     stream: Flag = Field(False, description="Not supported: results come whole.")
 
 
-@router.get("/tools", responses=answers(TOOL_LIST, 403))
+@router.get(
+    "/tools",
+    operation=Operation("listTools", "List the tools", group.TOOLS),
+    policy=for_server(Permission.USE, LLAMA_ERRORS),
+    responses=answers(TOOL_LIST, 403),
+)
 async def tools(request: Request) -> Response:
     """The tools that this key may call, of all MCP servers that work."""
     sessions = _sessions(request)
@@ -41,7 +49,13 @@ async def tools(request: Request) -> Response:
     return JsonResponse([_render(tool) for tool in found])
 
 
-@router.post("/tools", openapi_extra=body_of(ToolCallRequest), responses=answers(TOOL_RESULT, 403, 404))
+@router.post(
+    "/tools",
+    operation=Operation("callTool", "Call a tool", group.TOOLS),
+    policy=for_server(Permission.USE, LLAMA_ERRORS),
+    openapi_extra=body_of(ToolCallRequest),
+    responses=answers(TOOL_RESULT, 403, 404),
+)
 async def call_tool(request: Request) -> Response:
     """Call a tool, and return the result as its MCP server sent it; long texts are cut. A call that failed
     has an `error`."""
@@ -53,8 +67,16 @@ async def call_tool(request: Request) -> Response:
 
 
 # compat: /cors-proxy: 403, as where llama-server's page may not use it. Corral's page needs no proxy.
-@router.get("/cors-proxy", include_in_schema=False, permission=Permission.ANY)
-@router.post("/cors-proxy", include_in_schema=False, permission=Permission.ANY)
+@router.get(
+    "/cors-proxy",
+    operation=None,
+    policy=for_server(Permission.ANY, LLAMA_ERRORS),
+)
+@router.post(
+    "/cors-proxy",
+    operation=None,
+    policy=for_server(Permission.ANY, LLAMA_ERRORS),
+)
 async def proxy(_request: Request) -> Response:
     raise FeatureDisabled("this feature is disabled: Corral does not act as a proxy")
 

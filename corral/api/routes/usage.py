@@ -9,12 +9,16 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import JsonResponse
+from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers, list_of, queries, query, shape
+from corral.api.policy import for_server
 from corral.api.query_number import query_number
-from corral.api.router import Router
+from corral.api.router import Operation, Router
 from corral.api.state import state_of
 from corral.core.client import Client
+from corral.core.key_role import Permission
 from corral.telemetry.ledger import DAY_S, DayUsage
 from corral.telemetry.scope import record_of
 
@@ -37,7 +41,13 @@ _DAYS = query(
 )
 
 
-@router.get("/v1/usage", openapi_extra=queries(_DAYS), responses=answers(_USAGE, 400))
+@router.get(
+    "/v1/usage",
+    operation=Operation("getUsage", "Get the usage of the key by day", group.SERVER),
+    policy=for_server(Permission.ANY, LLAMA_ERRORS),
+    openapi_extra=queries(_DAYS),
+    responses=answers(_USAGE, 400),
+)
 async def usage(request: Request) -> Response:
     """Requests, tokens and seconds of the key by day, newest first."""
     client, ledger = record_of(request).client, state_of(request).telemetry.ledger

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.error import ErrorAnswer
+from corral.api.policy import ModelUse, NamedIn, Policy, Unloaded
 from corral.api.trust import is_anonymous_in, is_internal
 from corral.core.client import Client
 from corral.core.errors import CorralError, InvalidRequest
@@ -23,16 +26,13 @@ from corral.server.request_name import (
 )
 from corral.server.router.model import ServedModel
 from corral.server.router.registry import Entry, Registry
-from corral.server.router.role import Role, choose, has_body, role_of
+from corral.server.router.role import choose
 from corral.server.router.waiting import WaitingStream, wants_progress
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.scope import record_in
 
 _MODEL = "corral.model"
-# Answered for a model without loading it again; `_WATCHING` not even for the first time.
-_PASSIVE = ("/props", "/tokenizer_info", "/tokenize", "/detokenize", "/apply-template", "/api/show")
-_WATCHING = ("/slots", "/metrics", "/health", "/ready", "/lora-adapters", "/sessions")
-_NAMED_BY_QUERY = ("/props", "/metrics", "/health", "/v1/health", "/ready")
+_FIELDS = {NamedIn.BODY: ("model",), NamedIn.BODY_OR_NAME: ("model", "name")}
 _FALSE = ("0", "false", "off", "no")
 
 
@@ -45,37 +45,40 @@ class ModelDispatch:
         self._server = server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        role = _role(scope) if scope["type"] == "http" else None
-        if role is None:
+        use = _use_of(scope) if scope["type"] == "http" else None
+        if use is None:
             await self._app(scope, receive, send)
             return
         try:
-            model, body = await self._find(scope, role, receive)
-            await self._serve(model, scope, receive if body is None else body, send)
+            model, body = await self._find(scope, use, receive)
+            await self._serve(model, use, scope, receive if body is None else body, send)
         except CorralError as error:
             await ErrorAnswer(error)(scope, receive, send)
         except (ClientDisconnect, ClientGone):
             return
 
-    async def _find(self, scope: Scope, role: Role, receive: Receive) -> tuple[ServedModel, ReadBody | None]:
+    async def _find(
+        self, scope: Scope, use: ModelUse, receive: Receive
+    ) -> tuple[ServedModel, ReadBody | None]:
         client, body = client_of(scope), None
         name = query_of(scope).get("model")
-        if name is None and has_body(scope["path"]):
+        if name is None and use.named_in in _FIELDS:
             body = await read_body(receive, self._server.max_body_mib)
-            name = await _find_in_body(body.content, scope["path"])
+            name = await _find_in_body(body.content, _FIELDS[use.named_in])
         if name:
             return self._registry.find(name, client), body
-        return await asyncio.to_thread(choose, role, self._registry.visible(client)), body
+        return await asyncio.to_thread(choose, use.role, self._registry.visible(client)), body
 
-    async def _serve(self, model: ServedModel, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(
+        self, model: ServedModel, use: ModelUse, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         scope[_MODEL] = model
-        path = scope["path"]
-        if _is_watching(path) and not model.is_open:
+        if not model.is_open and use.unloaded is Unloaded.REFUSE:
             raise InvalidRequest("model is not loaded")
-        if path == "/api/show" and not model.is_open:
-            await self._app(scope, receive, send)  # listing models should not load them all
+        if not model.is_open and use.unloaded is Unloaded.ANSWER:
+            await self._app(scope, receive, send)
             return
-        if model.is_open and model.front is not None and _needs_no_engine(scope):
+        if model.is_open and model.front is not None and not use.wakes:
             if scope["method"] == "POST":
                 model.touch()
             await model.front.app(scope, receive, send)
@@ -84,8 +87,8 @@ class ModelDispatch:
         try:
             if entry.is_ready or not isinstance(receive, ReadBody):
                 await entry.ready()
-            elif await _wants_progress(receive, path):
-                send = await self._report_progress(entry, scope, receive, send)
+            elif use.progress is not None and await _wants_progress(receive):
+                send = await self._report_progress(entry, use.progress, scope, receive, send)
             else:
                 await run_for_client(entry.ready(), receive.rest)
             assert model.front is not None
@@ -93,9 +96,11 @@ class ModelDispatch:
         finally:
             self._registry.leave(entry)
 
-    async def _report_progress(self, entry: Entry, scope: Scope, receive: ReadBody, send: Send) -> Send:
+    async def _report_progress(
+        self, entry: Entry, event: Mapping[str, Any], scope: Scope, receive: ReadBody, send: Send
+    ) -> Send:
         """Stream how far the model is; return what sends the answer after that."""
-        stream = WaitingStream(scope, send, self._registry, entry)
+        stream = WaitingStream(scope, send, self._registry, entry, event)
         try:
             await stream.wait(receive.rest, self._server.sse_ping_s)
         except CorralError as error:
@@ -134,36 +139,23 @@ def client_of(scope: Scope) -> Client | None:
     return None if is_anonymous_in(scope) else record_in(scope).client
 
 
-def _role(scope: Scope) -> Role | None:
-    method, path = scope["method"], scope["path"]
-    if method == "OPTIONS":
-        return None  # needs no key, so it must not load a model
-    if path in _NAMED_BY_QUERY and method in ("GET", "HEAD"):
-        return Role.ANY if "model" in query_of(scope) else None
-    return role_of(method, path)
+def _use_of(scope: Scope) -> ModelUse | None:
+    """Return how a request uses its model; None: it is for no model."""
+    policy: Policy | None = scope["app"].state.table.policy(scope)
+    use = policy.model if policy is not None else None
+    if use is not None and use.named_in is NamedIn.QUERY_ONLY and "model" not in query_of(scope):
+        return None
+    return use
 
 
-def _needs_no_engine(scope: Scope) -> bool:
-    is_watching = _is_watching(scope["path"]) and scope["method"] in ("GET", "HEAD")
-    return is_watching or scope["path"] in _PASSIVE
-
-
-def _is_watching(path: str) -> bool:
-    return path in _WATCHING or path.startswith("/monitor/")
-
-
-async def _find_in_body(content: bytes, path: str) -> str | None:
+async def _find_in_body(content: bytes, fields: Sequence[str]) -> str | None:
     if is_long(content):
-        return await asyncio.to_thread(_name_in, content, path)
-    return _name_in(content, path)
+        return await asyncio.to_thread(find_name, content, *fields)
+    return find_name(content, *fields)
 
 
-def _name_in(content: bytes, path: str) -> str | None:
-    return find_name(content, *(("model", "name") if path.startswith("/api/") else ("model",)))
-
-
-async def _wants_progress(body: ReadBody, path: str) -> bool:
+async def _wants_progress(body: ReadBody) -> bool:
     content = body.content
     if is_long(content):
-        return await asyncio.to_thread(wants_progress, path, content)
-    return wants_progress(path, content)
+        return await asyncio.to_thread(wants_progress, content)
+    return wants_progress(content)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from corral.api.model_kind import Kind
+from corral.api.policy import Role
 from corral.core.catalog import CatalogModel
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.media_item import MediaKind
@@ -19,58 +19,6 @@ from corral.server.router.model import ServedModel
 
 _RANK = 4  # llama.cpp's number of this pooling
 _ENCODERS = ("t5encoder", "gemma-embedding")  # whose files need not say so
-
-
-class Role(enum.Enum):
-    GENERATE = "generate"
-    EMBED = "embed"
-    RANK = "rank"
-    ANY = "any"
-
-
-_PATHS = {
-    Role.EMBED: ("/v1/embeddings", "/embedding", "/embeddings", "/embed", "/api/embed", "/api/embeddings"),
-    Role.RANK: (
-        *("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"),
-        *("/classify", "/v1/classify"),
-    ),
-    Role.GENERATE: (
-        *("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completion", "/completions"),
-        *("/infill", "/apply-template", "/v1/chat/completions/input_tokens"),
-        *("/chat/completions/input_tokens", "/v1/responses", "/v1/responses/input_tokens"),
-        *("/responses", "/responses/input_tokens"),
-        *("/v1/responses/compact", "/v1/audio/transcriptions", "/audio/transcriptions"),
-        *("/v1/chat/completions/control", "/chat/completions/control", "/completion/control"),
-        *("/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate"),
-    ),
-    Role.ANY: ("/tokenize", "/detokenize", "/api/show", "/api/pull"),
-}
-_BY_PATH = {path: role for role, paths in _PATHS.items() for path in paths}
-# What belongs to one model but is not named in a body; the names after it are parts of a path.
-_BY_QUERY = (
-    "/slots",
-    "/v1/slots",
-    "/sessions",
-    "/lora-adapters",
-    "/monitor/events",
-    "/monitor/requests",
-    "/props",
-    "/tokenizer_info",
-)
-
-
-def role_of(method: str, path: str) -> Role | None:
-    """Return what the model of a request must be able to do; None: the request is for no model."""
-    if path in _BY_PATH:
-        return _BY_PATH[path] if method == "POST" else None
-    if any(path == each or path.startswith(f"{each}/") for each in _BY_QUERY):
-        return Role.ANY
-    return None
-
-
-def has_body(path: str) -> bool:
-    """Whether a request names its model in its body."""
-    return path in _BY_PATH
 
 
 def choose(role: Role, models: Sequence[ServedModel]) -> ServedModel:

@@ -11,12 +11,16 @@ from starlette.responses import Response
 
 from corral import __version__
 from corral.api.body import JsonResponse, parse_body
-from corral.api.dialects.messages.error import VERSION_HEADER
+from corral.api.dialects.messages import routes as messages
 from corral.api.dialects.messages.model_list import render_model as render_messages_model
 from corral.api.dialects.messages.reply import render_page, with_id
+from corral.api.dialects.ollama import routes as ollama
 from corral.api.dialects.ollama import schema
 from corral.api.dialects.ollama.model_list import render_model, render_process
 from corral.api.router import Router
+from corral.api.routes import metrics as metrics_routes
+from corral.api.routes import model as model_routes
+from corral.api.routes import status
 from corral.api.routes.model import list_models
 from corral.api.state import AppState, state_of
 from corral.api.trust import is_anonymous
@@ -31,20 +35,20 @@ from corral.server.router.role import kind_of_model
 router = Router()
 
 
-@router.get("/health", "/v1/health", include_in_schema=False)
+@router.instead_of(status.router, status.health)
 async def health(_request: Request) -> Response:
     """Whether the server can answer; models are loaded when they are used."""
     return JsonResponse({"status": "ok"})
 
 
-@router.get("/ready", include_in_schema=False)
+@router.instead_of(status.router, status.ready)
 async def ready(request: Request) -> Response:
     """Whether a request would be taken on now."""
     state_of(request).admission.check_open()
     return JsonResponse({"status": "ready"})
 
 
-@router.get("/props", include_in_schema=False)
+@router.instead_of(status.router, status.props)
 async def props(request: Request) -> Response:
     """Settings of the server; `?model=` those of a model."""
     server = state_of(request).settings.server
@@ -68,7 +72,7 @@ async def props(request: Request) -> Response:
     )
 
 
-@router.get("/metrics", include_in_schema=False)
+@router.instead_of(metrics_routes.router, metrics_routes.metrics)
 async def metrics(request: Request) -> Response:
     """The metrics of all models, with a label; `?model=` those of a model."""
     found = request.app.state.metrics
@@ -81,32 +85,40 @@ async def metrics(request: Request) -> Response:
     return Response(text, media_type=CONTENT_TYPE)
 
 
-@router.get("/v1/models", include_in_schema=False)
-async def models(request: Request) -> Response:
-    """All models, in the format of the API that the request names."""
-    if VERSION_HEADER.decode() not in request.headers:
-        return JsonResponse(await list_models(request, request.app.state.models))
+@router.instead_of(messages.versioned_router, messages.models)
+async def messages_models(request: Request) -> Response:
+    """All models, in the shape of Anthropic's API."""
     visible = _registry(request).visible(client_of(request.scope))
     return with_id(request, JsonResponse(render_page([_messages_model(request, model) for model in visible])))
 
 
-@router.get("/v1/models/{name:path}", include_in_schema=False)
-async def model(request: Request, name: str) -> Response:
-    """One model by its name."""
+@router.instead_of(messages.versioned_router, messages.model)
+async def messages_model(request: Request, name: str) -> Response:
+    """One model by its name, in the shape of Anthropic's API."""
     row = await request.app.state.models.render_one(request, name)
-    if VERSION_HEADER.decode() not in request.headers:
-        return JsonResponse(row)
     return with_id(request, JsonResponse(_messages_model(request, _registry(request).models[row["id"]])))
 
 
-@router.get("/api/tags", include_in_schema=False)
+@router.instead_of(model_routes.router, model_routes.models)
+async def models(request: Request) -> Response:
+    """All models."""
+    return JsonResponse(await list_models(request, request.app.state.models))
+
+
+@router.instead_of(model_routes.router, model_routes.model)
+async def model(request: Request, name: str) -> Response:
+    """One model by its name."""
+    return JsonResponse(await request.app.state.models.render_one(request, name))
+
+
+@router.instead_of(ollama.router, ollama.tags)
 async def tags(request: Request) -> Response:
     """All models, in ollama's shape."""
     visible = _registry(request).visible(client_of(request.scope))
     return JsonResponse({"models": [await _ollama_model(model, request) for model in visible]})
 
 
-@router.get("/api/ps", include_in_schema=False)
+@router.instead_of(ollama.router, ollama.processes)
 async def processes(request: Request) -> Response:
     """The loaded models, in ollama's shape."""
     loaded = [
@@ -117,7 +129,7 @@ async def processes(request: Request) -> Response:
     return JsonResponse({"models": [await _ollama_process(state, request) for state in loaded]})
 
 
-@router.post("/api/show", include_in_schema=False)
+@router.instead_of(ollama.router, ollama.show)
 async def show(request: Request) -> Response:
     """What the file of a model says that is not loaded, in ollama's shape."""
     body = await parse_body(request, schema.OllamaShowRequest)

@@ -14,14 +14,12 @@ from corral.api.durable_runner import DurableRunner, start_durable
 from corral.api.state import AppState
 from corral.core.catalog import CatalogModel
 from corral.core.settings import Settings
-from corral.server.cors import Cors, cors_policy
 from corral.server.drain import Drain
+from corral.server.edge import Edge
 from corral.server.front import prepare_loop
-from corral.server.hosts import HostControl, allowed_names
 from corral.server.http_server import HttpServer
 from corral.server.listen import Listener, open_listener
-from corral.server.peers import guard_peers, warn_without_key
-from corral.server.prefix import under_prefix
+from corral.server.peers import warn_without_key
 from corral.server.router.directory import Directory
 from corral.server.router.dispatch import ModelDispatch, ModelObserver
 from corral.server.router.hub import create_hub
@@ -72,13 +70,12 @@ class _Life:
         self._names = [entry.name for entry in catalog]
         n_parallel = max((entry.settings.engine.n_parallel for entry in catalog), default=1)
         self._hub = hub = create_hub(settings, self._make_dispatch, n_parallel)
-        guarded = HostControl(hub, allowed_names(server, listener.reach))
-        prefixed = under_prefix(guarded, server.api_prefix)
-        known = guard_peers(Cors(prefixed, cors_policy(server)), server, listener.reach)
+        edge = Edge(hub, server, listener.reach)
+        edge.application = hub
         observers = [AccessLog(), *hub.state.observers, ModelObserver()]
         self._drain = Drain(server.timeout_s, self._dismiss)
         self._server = HttpServer(
-            RecordMiddleware(known, observers),
+            RecordMiddleware(edge, observers),
             server,
             listener,
             tls,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
@@ -23,24 +23,23 @@ from corral.server.router.model import ModelState, ServedModel
 from corral.server.router.registry import Entry, Registry
 from corral.server.router.status import render_status
 
-_CHAT = ("/v1/chat/completions", "/chat/completions")
-_TEXT = ("/v1/completions",)
-_NATIVE = ("/completion", "/completions", "/infill")
-_OBJECTS = {**dict.fromkeys(_CHAT, "chat.completion.chunk"), **dict.fromkeys(_TEXT, "text_completion")}
 _N_STEPS = 20  # of the progress, each an event
 _HEADERS = [(b"content-type", SSE.media_type.encode()), *UNBUFFERED]
 
 
-def wants_progress(path: str, body: bytes) -> bool:
+def wants_progress(body: bytes) -> bool:
     """Whether a request streams and asks for progress; may block if the body is long."""
-    is_known = path in _OBJECTS or path in _NATIVE
-    return is_known and has_flag(body, "stream") and has_flag(body, "return_progress")
+    return has_flag(body, "stream") and has_flag(body, "return_progress")
 
 
 class WaitingStream:
     """Mutable: the stream of one request, of which `send` gets the answer of the model's application."""
 
-    def __init__(self, scope: Scope, send: Send, registry: Registry, entry: Entry) -> None:
+    def __init__(
+        self, scope: Scope, send: Send, registry: Registry, entry: Entry, event: Mapping[str, Any]
+    ) -> None:
+        """`event`: of the request's API, without text."""
+        self._event = event
         self._scope = scope
         self._send = send
         self._registry = registry
@@ -100,10 +99,11 @@ class WaitingStream:
         if not self._has_begun:
             self._has_begun = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        event = _frame(self._scope["path"])
         status = render_status(self._model, self._place)
         await self._put(
-            b"data: " + encode_json({**event, "model": self._model.name, "model_progress": status}) + b"\n\n"
+            b"data: "
+            + encode_json({**self._event, "model": self._model.name, "model_progress": status})
+            + b"\n\n"
         )
 
     async def _put(self, body: bytes, more: bool = True) -> None:
@@ -133,10 +133,3 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> bool:
     except asyncio.TimeoutError:
         return False
     return True
-
-
-def _frame(path: str) -> dict[str, Any]:
-    """Return an event of the path's API that has no text."""
-    if path in _NATIVE:
-        return {"content": "", "tokens": [], "stop": False}
-    return {"object": _OBJECTS[path], "choices": []}

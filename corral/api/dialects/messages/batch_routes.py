@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.batch.content import JSONL, respond_results
 from corral.api.batch.line import MESSAGES
 from corral.api.batch.runner import BatchRunner
@@ -21,15 +23,20 @@ from corral.api.batch.schema import (
     MessageBatchRequest,
 )
 from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.error_shape import MESSAGES_ERRORS
 from corral.api.dialects.messages.reply import render_page, with_id
 from corral.api.openapi import answers, body_of, queries, query
+from corral.api.policy import Live, for_server
 from corral.api.query_number import query_number
-from corral.api.router import PathParameter, Router
+from corral.api.router import Operation, PathParameter, Router
 from corral.api.routes.batch import find_batch
 from corral.api.routes.file import batches_of
 from corral.core.errors import Conflict, InvalidRequest
+from corral.core.key_role import Permission
 from corral.storage.batch_record import BatchRecord, Counts, FileRecord, new_id
 from corral.telemetry.scope import record_of
+
+_POLICY = for_server(Permission.USE, MESSAGES_ERRORS)
 
 router = Router()
 
@@ -45,6 +52,10 @@ _QUERIES = (
 
 @router.post(
     "/v1/messages/batches",
+    operation=Operation(
+        "createMessageBatch", "Create many messages in the background (Anthropic)", group.MESSAGES
+    ),
+    policy=_POLICY,
     openapi_extra=body_of(MessageBatchRequest),
     responses=answers(MESSAGE_BATCH, 501, 507),
 )
@@ -77,7 +88,11 @@ async def create(request: Request) -> Response:
 
 
 @router.get(
-    "/v1/messages/batches", openapi_extra=queries(*_QUERIES), responses=answers(MESSAGE_BATCHES, 400, 501)
+    "/v1/messages/batches",
+    operation=Operation("listMessageBatches", "List the batches (Anthropic)", group.MESSAGES),
+    policy=_POLICY,
+    openapi_extra=queries(*_QUERIES),
+    responses=answers(MESSAGE_BATCHES, 400, 501),
 )
 async def batches(request: Request) -> Response:
     """All batches of the key, newest first, in Anthropic's shape."""
@@ -98,7 +113,12 @@ async def batches(request: Request) -> Response:
     return with_id(request, JsonResponse(render_page(data, len(rest) > limit)))
 
 
-@router.get("/v1/messages/batches/{id}", responses=answers(MESSAGE_BATCH, 404, 501))
+@router.get(
+    "/v1/messages/batches/{id}",
+    operation=Operation("getMessageBatch", "Get a batch (Anthropic)", group.MESSAGES),
+    policy=replace(_POLICY, live=Live.BATCH),
+    responses=answers(MESSAGE_BATCH, 404, 501),
+)
 async def retrieve(request: Request, id: _Id) -> Response:
     """A batch, and how far it is, in Anthropic's shape."""
     runner, _, owner = batches_of(request)
@@ -106,7 +126,12 @@ async def retrieve(request: Request, id: _Id) -> Response:
     return await _answer(request, runner, batch)
 
 
-@router.post("/v1/messages/batches/{id}/cancel", responses=answers(MESSAGE_BATCH, 404, 501))
+@router.post(
+    "/v1/messages/batches/{id}/cancel",
+    operation=Operation("cancelMessageBatch", "Cancel a batch (Anthropic)", group.MESSAGES),
+    policy=replace(_POLICY, live=Live.BATCH),
+    responses=answers(MESSAGE_BATCH, 404, 501),
+)
 async def cancel(request: Request, id: _Id) -> Response:
     """Stop a batch; results that it has stay."""
     runner, _, owner = batches_of(request)
@@ -115,7 +140,12 @@ async def cancel(request: Request, id: _Id) -> Response:
     return await _answer(request, runner, batch)
 
 
-@router.get("/v1/messages/batches/{id}/results", responses=answers(None, 404, 409, 501, also=[JSONL]))
+@router.get(
+    "/v1/messages/batches/{id}/results",
+    operation=Operation("getMessageBatchResults", "Get a batch's results (Anthropic)", group.MESSAGES),
+    policy=_POLICY,
+    responses=answers(None, 404, 409, 501, also=[JSONL]),
+)
 async def results(request: Request, id: _Id) -> Response:
     """The results of a batch that has ended, one per line."""
     runner, store, owner = batches_of(request)
@@ -125,7 +155,12 @@ async def results(request: Request, id: _Id) -> Response:
     return with_id(request, respond_results(runner, store, batch.id, None))
 
 
-@router.delete("/v1/messages/batches/{id}", responses=answers(MESSAGE_BATCH_DELETED, 404, 409, 501))
+@router.delete(
+    "/v1/messages/batches/{id}",
+    operation=Operation("deleteMessageBatch", "Delete a batch (Anthropic)", group.MESSAGES),
+    policy=replace(_POLICY, live=Live.BATCH),
+    responses=answers(MESSAGE_BATCH_DELETED, 404, 409, 501),
+)
 async def delete(request: Request, id: _Id) -> Response:
     """Delete a batch that has ended, and its results."""
     runner, store, owner = batches_of(request)

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match
 from starlette.types import Scope
 
+from corral.api import group
 from corral.api.body import JsonResponse, parse_body
 from corral.api.count_tokens import count_tokens
+from corral.api.dialects.error_shape import MESSAGES_ERRORS
 from corral.api.dialects.messages.document import read_pdfs
 from corral.api.dialects.messages.error import VERSION_HEADER
 from corral.api.dialects.messages.model_list import render_model
@@ -27,28 +28,41 @@ from corral.api.dialects.messages.schema import (
 from corral.api.dialects.place import renaming
 from corral.api.disconnect import run_for_client
 from corral.api.openapi import EVENTS, answers, body_of
+from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded, for_model, for_server
 from corral.api.prepare_chat import prepare_chat
 from corral.api.render.warning import render_warnings
 from corral.api.respond import read_body, respond
-from corral.api.router import ApiRoute, PathParameter, Router
+from corral.api.router import ApiRoute, Operation, PathParameter, Router
 from corral.api.state import AppState, state_of
 from corral.core.errors import NotFound
+from corral.core.key_role import Permission
+
+_MODEL = ModelUse(Role.GENERATE, NamedIn.BODY, Unloaded.LOAD, wakes=True, progress=None)
 
 
 class _VersionedRoute(ApiRoute):
     """Matches only requests of this API, which shares the path with another one."""
 
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        is_ours = any(name == VERSION_HEADER for name, _ in scope.get("headers", ()))
-        return super().matches(scope) if is_ours else (Match.NONE, {})
+    def fits(self, scope: Scope) -> bool:
+        return any(name == VERSION_HEADER for name, _ in scope.get("headers", ()))
 
 
 router = Router()
-_versioned = Router(route_class=_VersionedRoute)
+versioned_router = Router(route_class=_VersionedRoute)
 
 
 @router.post(
     "/v1/messages",
+    operation=Operation("createMessage", "Create a message (Anthropic)", group.MESSAGES),
+    policy=Policy(
+        permission=Permission.GENERATE,
+        errors=MESSAGES_ERRORS,
+        model=_MODEL,
+        follow=Follow.EVENTS,
+        live=None,
+        settles=False,
+        is_batched=False,
+    ),
     openapi_extra=body_of(MessagesRequest),
     responses=answers(MESSAGE, 501, 507, also=[EVENTS]),
 )
@@ -66,6 +80,8 @@ async def messages(request: Request) -> Response:
 
 @router.post(
     "/v1/messages/count_tokens",
+    operation=Operation("countMessageTokens", "Count the tokens of a message (Anthropic)", group.MESSAGES),
+    policy=for_model(Permission.USE, MESSAGES_ERRORS, _MODEL),
     openapi_extra=body_of(CountTokensRequest),
     responses=answers(INPUT_TOKENS, 501, 507),
 )
@@ -77,7 +93,11 @@ async def count(request: Request) -> Response:
     return with_id(request, JsonResponse({"input_tokens": n, **render_warnings(parsed.chat.warnings)}))
 
 
-@_versioned.get("/v1/models", include_in_schema=False)
+@versioned_router.get(
+    "/v1/models",
+    operation=None,
+    policy=for_server(Permission.PUBLIC, MESSAGES_ERRORS),
+)
 async def models(request: Request) -> Response:
     """All models: there is one."""
     model = _render_model(state_of(request))
@@ -86,7 +106,11 @@ async def models(request: Request) -> Response:
     return with_id(request, JsonResponse(render_page([] if is_past or is_before else [model])))
 
 
-@_versioned.get("/v1/models/{name:path}", include_in_schema=False)
+@versioned_router.get(
+    "/v1/models/{name:path}",
+    operation=None,
+    policy=for_server(Permission.ANY, MESSAGES_ERRORS),
+)
 async def model(request: Request, name: Annotated[str, PathParameter("The model's name.")]) -> Response:
     """One model by its name."""
     rendered = _render_model(state_of(request))
@@ -95,7 +119,7 @@ async def model(request: Request, name: Annotated[str, PathParameter("The model'
     return with_id(request, JsonResponse(rendered))
 
 
-router.include_router(_versioned)
+router.include_router(versioned_router)
 
 
 async def _parse(request: Request, body: MessagesFields) -> ParsedMessages:

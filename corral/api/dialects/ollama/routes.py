@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Match
 from starlette.types import Scope
 
 from corral import __version__
+from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.error_shape import LLAMA_ERRORS, OLLAMA_ERRORS
 from corral.api.dialects.ollama import model_list, schema
 from corral.api.dialects.ollama.keep_alive import (
     apply_keep_alive,
@@ -27,6 +29,7 @@ from corral.api.dialects.timestamp import timestamp
 from corral.api.embed import embed, prepare_embedding, require_embeddings
 from corral.api.embed import respond as respond_vectors
 from corral.api.openapi import answers, body_of
+from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded, for_model, for_server
 from corral.api.prepare import PreparedCompletion, prepare_completion
 from corral.api.prepare_chat import PreparedChat, prepare_chat
 from corral.api.prepare_embedding import prepare_inputs
@@ -34,7 +37,7 @@ from corral.api.prepare_infill import prepare_infill, require_marks
 from corral.api.render.embedding import render_data, shape
 from corral.api.render.warning import render_warnings
 from corral.api.respond import check_admission, respond
-from corral.api.router import ApiRoute, Router
+from corral.api.router import ApiRoute, Operation, Router
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.infill import InfillRequest
@@ -51,31 +54,45 @@ FieldsT = TypeVar("FieldsT", bound=schema.ModelFields)
 AnswerT = TypeVar("AnswerT", bound=schema.AnswerFields)
 
 
+_MODEL = ModelUse(Role.ANY, NamedIn.BODY_OR_NAME, Unloaded.LOAD, wakes=True, progress=None)
+_GENERATES = Policy(
+    permission=Permission.GENERATE,
+    errors=OLLAMA_ERRORS,
+    model=replace(_MODEL, role=Role.GENERATE),
+    follow=Follow.NEVER,
+    live=None,
+    settles=False,
+    is_batched=False,
+)
+_EMBEDS = replace(_GENERATES, model=replace(_MODEL, role=Role.EMBED))
+
+
 class _RootRoute(ApiRoute):
     """Matches `HEAD /` on servers without a page; other methods stay a 404."""
 
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+    def fits(self, scope: Scope) -> bool:
         app = scope.get("app")
         has_page = app is None or app.state.api.settings.server.ui
-        is_ours = not has_page and scope["method"] == "HEAD"
-        return super().matches(scope) if is_ours else (Match.NONE, {})
+        return not has_page and scope["method"] == "HEAD"
 
 
 router = Router()
-_root = Router(route_class=_RootRoute)
+_root_router = Router(route_class=_RootRoute)
 
 
-@_root.head("/", include_in_schema=False, permission=Permission.ANY)
+@_root_router.head("/", operation=None, policy=for_server(Permission.ANY, LLAMA_ERRORS))
 async def running(_request: Request) -> Response:
     """Whether there is a server."""
     return PlainTextResponse("Ollama is running")
 
 
-router.include_router(_root)
+router.include_router(_root_router)
 
 
 @router.post(
     "/api/chat",
+    operation=Operation("ollamaChat", "Answer a conversation (ollama)", group.OLLAMA),
+    policy=_GENERATES,
     openapi_extra=body_of(schema.OllamaChatRequest),
     responses=answers(schema.CHAT, 404, 501, 507, also=[MEDIA_TYPE]),
 )
@@ -92,6 +109,8 @@ async def chat(request: Request) -> Response:
 
 @router.post(
     "/api/generate",
+    operation=Operation("ollamaGenerate", "Answer a prompt (ollama)", group.OLLAMA),
+    policy=_GENERATES,
     openapi_extra=body_of(schema.OllamaGenerateRequest),
     responses=answers(schema.GENERATE, 404, 501, 507, also=[MEDIA_TYPE]),
 )
@@ -107,6 +126,8 @@ async def generate(request: Request) -> Response:
 
 @router.post(
     "/api/embed",
+    operation=Operation("ollamaEmbed", "Create embeddings (ollama)", group.OLLAMA),
+    policy=_EMBEDS,
     openapi_extra=body_of(schema.OllamaEmbedRequest),
     responses=answers(schema.EMBED, 404, 501, 507),
 )
@@ -118,6 +139,8 @@ async def embed_inputs(request: Request) -> Response:
 
 @router.post(
     "/api/embeddings",
+    operation=Operation("ollamaEmbeddings", "Create an embedding (older ollama)", group.OLLAMA),
+    policy=_EMBEDS,
     openapi_extra=body_of(schema.OllamaEmbeddingsRequest),
     responses=answers(schema.EMBEDDING, 404, 501, 507),
 )
@@ -127,7 +150,12 @@ async def embed_prompt(request: Request) -> Response:
     return await _embed(request, body, body.prompt, "prompt", True, None, is_one=True)
 
 
-@router.get("/api/tags", responses=answers(schema.MODELS))
+@router.get(
+    "/api/tags",
+    operation=Operation("ollamaTags", "List the models (ollama)", group.OLLAMA),
+    policy=for_server(Permission.ANY, OLLAMA_ERRORS),
+    responses=answers(schema.MODELS),
+)
 async def tags(request: Request) -> Response:
     """The loaded model, in ollama's shape."""
     state = state_of(request)
@@ -135,7 +163,12 @@ async def tags(request: Request) -> Response:
     return JsonResponse({"models": [model_list.render_model(state.model, state.started_at, digest)]})
 
 
-@router.get("/api/ps", responses=answers(schema.MODELS))
+@router.get(
+    "/api/ps",
+    operation=Operation("ollamaProcesses", "List the models in memory (ollama)", group.OLLAMA),
+    policy=for_server(Permission.ANY, OLLAMA_ERRORS),
+    responses=answers(schema.MODELS),
+)
 async def processes(request: Request) -> Response:
     """The model, if it is in memory, in ollama's shape."""
     state = state_of(request)
@@ -146,14 +179,23 @@ async def processes(request: Request) -> Response:
     return JsonResponse({"models": [process]})
 
 
-@router.get("/api/version", responses=answers(schema.VERSION))
+@router.get(
+    "/api/version",
+    operation=Operation("ollamaVersion", "Get the version (ollama)", group.OLLAMA),
+    policy=for_server(Permission.ANY, OLLAMA_ERRORS),
+    responses=answers(schema.VERSION),
+)
 async def version(_request: Request) -> Response:
     """The version of ollama whose API this is, and the server's own."""
     return JsonResponse({"version": _VERSION, "corral_version": __version__})
 
 
 @router.post(
-    "/api/show", openapi_extra=body_of(schema.OllamaShowRequest), responses=answers(schema.SHOW, 404)
+    "/api/show",
+    operation=Operation("ollamaShow", "Describe the model (ollama)", group.OLLAMA),
+    policy=for_model(Permission.ANY, OLLAMA_ERRORS, replace(_MODEL, unloaded=Unloaded.ANSWER, wakes=False)),
+    openapi_extra=body_of(schema.OllamaShowRequest),
+    responses=answers(schema.SHOW, 404),
 )
 async def show(request: Request) -> Response:
     """What is known of the model, in ollama's shape."""
@@ -167,6 +209,8 @@ async def show(request: Request) -> Response:
 
 @router.post(
     "/api/pull",
+    operation=Operation("ollamaPull", "Pull the model that is there (ollama)", group.OLLAMA),
+    policy=for_model(Permission.ANY, OLLAMA_ERRORS, _MODEL),
     openapi_extra=body_of(schema.OllamaPullRequest),
     responses=answers(schema.STATUS, 404, also=[MEDIA_TYPE]),
 )

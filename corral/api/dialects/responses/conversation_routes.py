@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.error_shape import RESPONSES_ERRORS
 from corral.api.dialects.responses.archive import Archive
 from corral.api.dialects.responses.conversation import Conversation
 from corral.api.dialects.responses.item import Item, normalize_items
@@ -23,13 +26,17 @@ from corral.api.dialects.responses.schema import (
     ConversationUpdateRequest,
 )
 from corral.api.openapi import answers, body_of, queries
+from corral.api.policy import for_server
 from corral.api.render.warning import render_warnings
-from corral.api.router import PathParameter, Router
+from corral.api.router import Operation, PathParameter, Router
 from corral.api.schema.parse import RequestModel
 from corral.api.state import state_of
 from corral.core.client import Client
 from corral.core.errors import InvalidRequest
+from corral.core.key_role import Permission
 from corral.telemetry.scope import record_of
+
+_STORED = replace(for_server(Permission.USE, RESPONSES_ERRORS), settles=True)
 
 router = Router()
 
@@ -39,6 +46,8 @@ _ItemId = Annotated[str, PathParameter("ID of the item.")]
 
 @router.post(
     "/v1/conversations",
+    operation=Operation("createConversation", "Create a conversation", group.RESPONSES),
+    policy=_STORED,
     openapi_extra=body_of(ConversationRequest, required=False),
     responses=answers(CONVERSATION),
 )
@@ -54,7 +63,12 @@ async def create(request: Request) -> Response:
     return _answer(conversation, body)
 
 
-@router.get("/v1/conversations/{id}", responses=answers(CONVERSATION, 404))
+@router.get(
+    "/v1/conversations/{id}",
+    operation=Operation("getConversation", "Get a conversation", group.RESPONSES),
+    policy=_STORED,
+    responses=answers(CONVERSATION, 404),
+)
 async def retrieve(request: Request, id: _Id) -> Response:
     """A conversation, without its items."""
     archive, client = _archive(request)
@@ -63,6 +77,8 @@ async def retrieve(request: Request, id: _Id) -> Response:
 
 @router.post(
     "/v1/conversations/{id}",
+    operation=Operation("updateConversation", "Change a conversation", group.RESPONSES),
+    policy=_STORED,
     openapi_extra=body_of(ConversationUpdateRequest),
     responses=answers(CONVERSATION, 404),
 )
@@ -78,7 +94,12 @@ async def update(request: Request, id: _Id) -> Response:
     return _answer(await archive.edit_conversation(client, id, update), body)
 
 
-@router.delete("/v1/conversations/{id}", responses=answers(DELETED, 404))
+@router.delete(
+    "/v1/conversations/{id}",
+    operation=Operation("deleteConversation", "Delete a conversation", group.RESPONSES),
+    policy=_STORED,
+    responses=answers(DELETED, 404),
+)
 async def delete(request: Request, id: _Id) -> Response:
     """Remove a conversation."""
     archive, client = _archive(request)
@@ -88,6 +109,8 @@ async def delete(request: Request, id: _Id) -> Response:
 
 @router.get(
     "/v1/conversations/{id}/items",
+    operation=Operation("listConversationItems", "List the items of a conversation", group.RESPONSES),
+    policy=_STORED,
     openapi_extra=queries(*QUERIES),
     responses=answers(ITEMS, 400, 404),
 )
@@ -99,6 +122,8 @@ async def list_items(request: Request, id: _Id) -> Response:
 
 @router.post(
     "/v1/conversations/{id}/items",
+    operation=Operation("createConversationItems", "Add items to a conversation", group.RESPONSES),
+    policy=_STORED,
     openapi_extra=body_of(ConversationItemsRequest),
     responses=answers(ITEMS, 404),
 )
@@ -118,14 +143,24 @@ async def create_items(request: Request, id: _Id) -> Response:
     return JsonResponse({**render_list(items), **render_warnings(body.warnings)})
 
 
-@router.get("/v1/conversations/{id}/items/{item_id}", responses=answers(ITEM, 404))
+@router.get(
+    "/v1/conversations/{id}/items/{item_id}",
+    operation=Operation("getConversationItem", "Get an item of a conversation", group.RESPONSES),
+    policy=_STORED,
+    responses=answers(ITEM, 404),
+)
 async def retrieve_item(request: Request, id: _Id, item_id: _ItemId) -> Response:
     """An item of a conversation."""
     archive, client = _archive(request)
     return JsonResponse((await archive.load_conversation(client, id)).find(item_id))
 
 
-@router.delete("/v1/conversations/{id}/items/{item_id}", responses=answers(CONVERSATION, 404))
+@router.delete(
+    "/v1/conversations/{id}/items/{item_id}",
+    operation=Operation("deleteConversationItem", "Delete an item", group.RESPONSES),
+    policy=_STORED,
+    responses=answers(CONVERSATION, 404),
+)
 async def delete_item(request: Request, id: _Id, item_id: _ItemId) -> Response:
     """Remove an item from a conversation."""
     archive, client = _archive(request)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
+from dataclasses import replace
 from typing import Annotated, Any
 
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api import group
 from corral.api.body import JsonResponse, parse_body
 from corral.api.choice import Choice, follow
 from corral.api.count_tokens import count_tokens
+from corral.api.dialects.error_shape import RESPONSES_ERRORS
 from corral.api.dialects.place import renaming
 from corral.api.dialects.responses.agent import respond_with_tools
 from corral.api.dialects.responses.background import STREAM, start_run
@@ -35,14 +38,16 @@ from corral.api.dialects.responses.schema import (
 from corral.api.dialects.responses.stored import replay
 from corral.api.durable import DurableWork, work_in
 from corral.api.openapi import EVENTS, answers, body_of, queries, query
+from corral.api.policy import Follow, Live, ModelUse, NamedIn, Policy, Role, Unloaded, for_model, for_server
 from corral.api.prepare_chat import PreparedChat, prepare_chat
 from corral.api.query_number import query_number
 from corral.api.render.warning import render_warnings
 from corral.api.respond import check_admission, open_choices, read_body, respond
-from corral.api.router import PathParameter, Router
+from corral.api.router import Operation, PathParameter, Router
 from corral.api.sse import EventStream
 from corral.api.state import state_of
 from corral.core.errors import InvalidRequest
+from corral.core.key_role import Permission
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.scope import record_of
 
@@ -54,6 +59,9 @@ class _ResponseId(StringConvertor):
 
 
 register_url_convertor("response", _ResponseId())
+_MODEL = ModelUse(Role.GENERATE, NamedIn.BODY, Unloaded.LOAD, wakes=True, progress=None)
+_STORED = replace(for_server(Permission.USE, RESPONSES_ERRORS), live=Live.RESPONSE, settles=True)
+
 router = Router()
 
 _MAX_EVENTS = (1 << 31) - 1
@@ -63,6 +71,16 @@ _Id = Annotated[str, PathParameter("ID of the response.")]
 @router.post(
     "/v1/responses",
     "/responses",
+    operation=Operation("createResponse", "Create a response (OpenAI)", group.RESPONSES),
+    policy=Policy(
+        permission=Permission.GENERATE,
+        errors=RESPONSES_ERRORS,
+        model=_MODEL,
+        follow=Follow.EVENTS,
+        live=None,
+        settles=True,
+        is_batched=True,
+    ),
     openapi_extra=body_of(ResponsesRequest),
     responses=answers(RESPONSE, 404, 501, 502, 507, also=[EVENTS]),
 )
@@ -86,6 +104,8 @@ async def create(request: Request) -> Response:
 @router.post(
     "/v1/responses/input_tokens",
     "/responses/input_tokens",
+    operation=Operation("countResponseTokens", "Count the tokens of a response (OpenAI)", group.RESPONSES),
+    policy=replace(for_model(Permission.USE, RESPONSES_ERRORS, _MODEL), settles=True),
     openapi_extra=body_of(InputTokensRequest),
     responses=answers(INPUT_TOKENS, 404, 501, 507),
 )
@@ -101,6 +121,16 @@ async def input_tokens(request: Request) -> Response:
 
 @router.post(
     "/v1/responses/compact",
+    operation=Operation("compactResponse", "Replace a conversation by a summary (OpenAI)", group.RESPONSES),
+    policy=Policy(
+        permission=Permission.GENERATE,
+        errors=RESPONSES_ERRORS,
+        model=_MODEL,
+        follow=Follow.NEVER,
+        live=None,
+        settles=True,
+        is_batched=False,
+    ),
     openapi_extra=body_of(CompactRequest),
     responses=answers(COMPACTION, 404, 501, 507),
 )
@@ -120,6 +150,8 @@ async def compact(request: Request) -> Response:
 
 @router.get(
     "/v1/responses/{id:response}",
+    operation=Operation("getResponse", "Get a response, or its events", group.RESPONSES),
+    policy=_STORED,
     openapi_extra=queries(
         query("stream", "Send its events, also those that are still to come.", type="boolean"),
         query("starting_after", "Leave out the events up to this number.", type="integer", minimum=0),
@@ -139,7 +171,12 @@ async def retrieve(request: Request, id: _Id) -> Response:
     return EventStream(_stream(event for i, event in enumerate(events) if i >= start), format=STREAM)
 
 
-@router.post("/v1/responses/{id}/cancel", responses=answers(RESPONSE, 400, 404))
+@router.post(
+    "/v1/responses/{id}/cancel",
+    operation=Operation("cancelResponse", "Cancel a response in the background", group.RESPONSES),
+    policy=_STORED,
+    responses=answers(RESPONSE, 400, 404),
+)
 async def cancel(request: Request, id: _Id) -> Response:
     """Stop a response that runs in the background; one that has ended stays as it is."""
     archive, client = state_of(request).responses, record_of(request).client
@@ -151,7 +188,12 @@ async def cancel(request: Request, id: _Id) -> Response:
     return JsonResponse(response)
 
 
-@router.delete("/v1/responses/{id:response}", responses=answers(DELETED, 404))
+@router.delete(
+    "/v1/responses/{id:response}",
+    operation=Operation("deleteResponse", "Delete a response", group.RESPONSES),
+    policy=_STORED,
+    responses=answers(DELETED, 404),
+)
 async def delete(request: Request, id: _Id) -> Response:
     """Remove a response; one that is running is stopped."""
     await state_of(request).responses.remove(record_of(request).client, id)
@@ -160,6 +202,8 @@ async def delete(request: Request, id: _Id) -> Response:
 
 @router.get(
     "/v1/responses/{id}/input_items",
+    operation=Operation("listInputItems", "List the items that a response answers", group.RESPONSES),
+    policy=_STORED,
     openapi_extra=queries(*QUERIES),
     responses=answers(ITEMS, 400, 404),
 )

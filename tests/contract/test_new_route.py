@@ -1,0 +1,113 @@
+"""A route is one row and one function: all that precedes it follows from the row."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.api import group
+from corral.api.dialects.error_shape import MESSAGES_ERRORS
+from corral.api.openapi import answers, body_of, shape
+from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded
+from corral.api.prepare import prepare_completion
+from corral.api.render.completion import NativeRenderer
+from corral.api.respond import read_body, respond
+from corral.api.router import Operation, Router
+from corral.api.schema.completion import CompletionRequest
+from corral.api.state import state_of
+from corral.core.errors import Unauthorized
+from corral.core.key_role import Permission
+from corral.telemetry.middleware import RecordMiddleware
+from tests.contract.inline import Server
+
+router = Router()
+KEYS = "one,tpd=1:key-one\nmany:key-many\nreader,read-only:key-reader\n"
+
+
+@router.post(
+    "/v1/novelties",
+    operation=Operation("createNovelty", "Complete a prompt anew", group.CHAT),
+    policy=Policy(
+        permission=Permission.GENERATE,
+        errors=MESSAGES_ERRORS,
+        model=ModelUse(Role.GENERATE, NamedIn.BODY, Unloaded.LOAD, wakes=True, progress=None),
+        follow=Follow.CONVERSATION,
+        live=None,
+        settles=False,
+        is_batched=True,
+    ),
+    openapi_extra=body_of(CompletionRequest),
+    responses=answers(shape(content="string"), 501),
+)
+async def create(request: Request) -> Response:
+    """Complete a prompt anew."""
+    state = state_of(request)
+    body = await read_body(request, CompletionRequest)
+    prepared = await prepare_completion(request, body, state.prepare)
+    return await respond(request, prepared, NativeRenderer(state.model.render_context, body, prepared), False)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Server:
+    (tmp_path / "keys").write_text(KEYS)
+    return Server(first=router.routes, api_key_file=str(tmp_path / "keys"), batches_path=str(tmp_path))
+
+
+async def ask(server: Server, key: str, **body: Any) -> Any:
+    headers = {"authorization": f"Bearer key-{key}"}
+    return await server.http.post(
+        "/v1/novelties", json={"prompt": "a", "n_predict": 4, "ignore_eos": True, **body}, headers=headers
+    )
+
+
+async def test_it_answers_within_the_limits_of_the_key(server):
+    assert (await ask(server, "many")).json()["tokens_predicted"] == 4
+    first = await ask(server, "one")
+    assert first.headers["x-ratelimit-limit-tokens"] == "1"
+    assert (await ask(server, "one")).status_code == 429
+
+
+async def test_keys_and_roles_hold_and_errors_have_its_shape(server):
+    for key, body, error in (
+        ("none", {}, Unauthorized()),
+        ("reader", {}, None),
+        ("many", {"n_predict": "x"}, None),
+    ):
+        response = await ask(server, key, **body)
+        assert response.status_code == {"none": 401, "reader": 403, "many": 400}[key]
+        assert response.json()["type"] == "error"
+        if error is not None:
+            assert response.json()["error"] == MESSAGES_ERRORS.render(error, "")["error"]
+    assert (await server.http.post("/v1/novelties/x", headers={"x-api-key": "key-many"})).json()[
+        "type"
+    ] == "error"
+    assert len(server.engine.submitted) == 0
+
+
+def test_it_is_described(server):
+    operation = server.app.state.openapi()["paths"]["/v1/novelties"]["post"]
+    assert (operation["operationId"], operation["tags"]) == ("createNovelty", [group.CHAT.name])
+    assert {"400", "401", "403", "413", "429"} <= operation["responses"].keys()
+
+
+async def test_lines_of_a_batch_may_be_for_it(server):
+    pytest.importorskip("python_multipart")
+    headers = {"authorization": "Bearer key-many"}
+    server.state.batches.start(RecordMiddleware(server.app, []))
+    line = {"custom_id": "1", "body": {"prompt": "a", "n_predict": 4, "ignore_eos": True}}
+    form: dict[str, Any] = {"files": {"file": ("in.jsonl", json.dumps(line))}, "data": {"purpose": "batch"}}
+    file = (await server.http.post("/v1/files", headers=headers, **form)).json()
+    body = {"input_file_id": file["id"], "endpoint": "/v1/novelties"}
+    batch = (await server.http.post("/v1/batches", json=body, headers=headers)).json()
+    while batch["status"] not in ("completed", "failed"):
+        batch = (await server.http.get(f"/v1/batches/{batch['id']}", headers=headers)).json()
+        await asyncio.sleep(0.01)
+    results = await server.http.get(f"/v1/files/{batch['output_file_id']}/content", headers=headers)
+    assert json.loads(results.text)["response"]["body"]["tokens_predicted"] == 4
+    await server.state.batches.close()
