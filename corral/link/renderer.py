@@ -2,7 +2,7 @@
 
 The template of a model file is a program from outside: it may loop, multiply texts, or keep the interpreter
 inside one call. In a process of its own it cannot hold up the front, and the system limits what it uses.
-It renders one conversation at a time, so it is known which one ended it.
+All models share the process: it renders one conversation at a time, so it is known which one ended it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _WALL_S, _WALL_PER_CPU_S = 30.0, 10.0  # a busy machine may be this much slower
 
 
 class Renderer:
-    """Owns the template processes: one for most conversations and one for long ones, so that others do not
-    wait for these. The second is spawned when it is needed."""
+    """Owns the template processes: one for most conversations, and two that others do not wait for: one for
+    long ones, and one for templates that have exceeded a limit. These are spawned when they are needed."""
 
     def __init__(self, timeout_s: float) -> None:
         """`timeout_s`: how long a process may show no sign of life."""
@@ -32,7 +32,8 @@ class Renderer:
         def spawn() -> WorkerProcess:
             return WorkerProcess("corral.link.renderer_worker", "renderer", 1, timeout_s)
 
-        self._usual, self._large = Supervisor("renderer", spawn), Supervisor("renderer", spawn)
+        self._usual, self._large, self._slow = (Supervisor("renderer", spawn) for _ in range(3))
+        self._slow_templates: set[str] = set()
 
     def start(self) -> None:
         """Have the process ready soon, unless it is."""
@@ -40,12 +41,12 @@ class Renderer:
 
     def close(self) -> None:
         """End the processes; what is being rendered fails."""
-        for worker in (self._usual, self._large):
+        for worker in (self._usual, self._large, self._slow):
             worker.close()
 
     def rest(self) -> None:
         """End the processes until there is a conversation for them, unless they have one now."""
-        for worker in (self._usual, self._large):
+        for worker in (self._usual, self._large, self._slow):
             worker.rest()
 
     @property
@@ -68,10 +69,17 @@ class Renderer:
             frame = encode_frame(what)
         except RecursionError:
             raise TemplateLimit("the messages are nested too deeply") from None
-        worker = self._usual if len(frame) < LARGE_BYTES else self._large
-        answer = decode_rendered(_ask(worker, frame))
-        if answer.error is not None:
-            raise CorralError.from_info(answer.error)
+        worker = self._slow if what.source in self._slow_templates else self._usual
+        if len(frame) >= LARGE_BYTES:
+            worker = self._large
+        try:
+            answer = decode_rendered(_ask(worker, frame))
+            if answer.error is not None:
+                raise CorralError.from_info(answer.error)
+        except TemplateLimit:
+            if worker is self._usual:
+                self._slow_templates.add(what.source)
+            raise
         return answer.text
 
 
