@@ -80,7 +80,7 @@ class EngineHost:
         try:
             log = self._spawn()
             self._channel.send(settings)
-        except OSError as error:
+        except Exception as error:  # whatever it is, `start` reports it
             started.set_exception(error)
             return
         started.set_result(None)

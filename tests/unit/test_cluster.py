@@ -136,3 +136,26 @@ def test_the_state_of_a_task_that_is_handed_over_arrives_before_the_answer():
     assert isinstance(items[1], Frames)
     assert [front.read(7, 0), front.read(7, 5), front.read(7, 0)] == [b"state", b"", b""]
     os.close(engine.fds[0])
+
+
+def test_a_save_that_is_cancelled_has_no_file():
+    engine = Line()
+    front = Conversation(engine)
+    front.feed(0, encode(Frame(b"save", 7, saves=True)))
+    os.write(engine.fds[0], b"half")
+    front.feed(1, encode(Frame(b"cancel", 7)))
+    front.outbox.put(Exit(0))
+    assert [item for some in front.say() for item in some] == [Saved(7), Exit(0)]
+    assert front.read(7, 0) == b""
+    assert engine.written == [b"save", b"cancel"]
+    os.close(engine.fds[0])
+
+
+def test_what_waits_leaves_together():
+    front = Conversation(Line())
+    for i in range(3):
+        front.receive(b"%d" % i)
+    said = front.say()
+    assert len(next(said)) == 3
+    front.outbox.put(Exit(0))
+    assert [*said] == [[Exit(0)]]
