@@ -192,6 +192,7 @@ def test_load_and_unload_leave_nothing_behind(many):
         assert many.engines == []
         assert many.post("/models/unload", model="llama-bpe").status_code == 400
         wait_until(lambda: not children(many.process.pid, "corral.link.tokenizer_worker"))
+        wait_until(lambda: not renderers(many))
         counts.append((front.num_fds(), len(front.children())))
     # The connections of the last requests may be closed a little later.
     wait_until(lambda: (front.num_fds(), len(front.children())) <= counts[1])
