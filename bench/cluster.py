@@ -1,5 +1,6 @@
 """What Ray costs a stream: time between tokens with an engine of a Ray cluster over that with a local one, in
-turns. Starts a cluster on 127.0.0.1, unless `--ray` names one: `python -m bench.cluster [MODEL ...]`.
+turns, and the CPU time of a token. Starts a cluster on 127.0.0.1, unless `--ray` names one on this machine:
+`python -m bench.cluster [MODEL ...]`.
 
 The default model and a tiny one, where the way of a token counts most."""
 
@@ -16,12 +17,15 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 
+import psutil
+
 from bench.client import complete
 from bench.process import COMMAND, Corral, free_port
 from bench.section import Section
 from bench.setup import AS_GIVEN
 from bench.speed import OFF, OPTIONS
 from corral.cli.default_model import find_default_model
+from corral.cluster.host import EngineHost
 from tests.tools.tiny_models import llama_bpe
 
 TARGET = 1.05
@@ -39,15 +43,33 @@ async def token_ms(url: str, n_streams: int, n_tokens: int) -> float:
     return statistics.mean(1e3 * each.decode_s / (len(each.times) - 2) for each in answers)
 
 
-async def compare(local: str, ray: str, given: argparse.Namespace, n_streams: int, section: Section) -> None:
+def cpu_ms(server: Corral, actor: str = "") -> float:
+    """Return the CPU time of a server and its processes so far, and of the actor of its engine."""
+    roots = [psutil.Process(server.pid)]
+    if actor:
+        all = psutil.process_iter(["cmdline"])
+        roots += [each for each in all if actor in " ".join(each.info["cmdline"] or ())]
+    times = [each.cpu_times() for root in roots for each in (root, *root.children(recursive=True))]
+    return 1e3 * sum(each.user + each.system for each in times)
+
+
+async def compare(
+    local: Corral, ray: Corral, given: argparse.Namespace, n_streams: int, section: Section
+) -> None:
     """Measure both servers in turns: the median of the ratios of each round."""
-    rounds = []
-    for _ in range(given.rounds + 1):
-        rounds.append([await token_ms(url, n_streams, given.tokens) for url in (local, ray)])
-    pairs = rounds[1:]  # the first one warms up
+    await asyncio.gather(*(token_ms(each.url, n_streams, given.tokens) for each in (local, ray)))  # warm up
+    before = [cpu_ms(local), cpu_ms(ray, EngineHost.__name__)]
+    pairs = [
+        [await token_ms(each.url, n_streams, given.tokens) for each in (local, ray)]
+        for _ in range(given.rounds)
+    ]
+    after = [cpu_ms(local), cpu_ms(ray, EngineHost.__name__)]
+    n_tokens = given.rounds * given.tokens * n_streams
+    used = [(then - now) / n_tokens for now, then in zip(before, after, strict=True)]
     ratios = sorted(there / here for here, there in pairs)
     here, there = (statistics.median(each) for each in zip(*pairs, strict=True))
     details = {"local ms": here, "Ray ms": there, "least": ratios[0], "most": ratios[-1]}
+    details |= {"local CPU ms": used[0], "Ray CPU ms": used[1]}
     name = f"{section.name}, {n_streams} stream{'s' if n_streams > 1 else ''}"
     section.at_most(name, statistics.median(ratios), TARGET, "x local", details)
 
@@ -60,7 +82,7 @@ async def measure(model: str, address: str, given: argparse.Namespace) -> Sectio
         closing(Corral(model, *options, "--ray", address)) as ray,
     ):
         for n_streams in given.streams:
-            await compare(local.url, ray.url, given, n_streams, section)
+            await compare(local, ray, given, n_streams, section)
     return section
 
 

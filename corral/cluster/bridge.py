@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from corral import __version__
-from corral.cluster.host import EngineHost
+from corral.cluster.host import N_THREADS, EngineHost
 from corral.cluster.join import join
 from corral.cluster.message import (
     Asked,
@@ -31,6 +31,7 @@ from corral.cluster.message import (
     Lines,
     Part,
     Place,
+    Saved,
     decode_from_host,
     encode,
     read_parts,
@@ -46,10 +47,6 @@ from corral.link.frame import BlockingChannel, decode_settings
 from corral.link.lifecycle import exit_name
 from corral.link.log import log_to_front
 
-_STREAM = {
-    "num_returns": "streaming",
-    "_generator_backpressure_num_objects": 64,  # items that the host may send before the first is received
-}
 _BEAT_S = 0.5
 _NOTICE_S = 3.0  # for Ray to notice that a worker is lost
 _log = logging.getLogger("corral.engine")
@@ -136,7 +133,7 @@ def _leave(code: int) -> NoReturn:
 
 def _start(ray: Any, asked: Asked, settings: EngineSettings, room: Room) -> tuple[Any, Place]:
     """Start the actor; returns it, and where it runs."""
-    host = room.start(ray, EngineHost, f"engine-{asked.index}")
+    host = room.start(ray, EngineHost, f"engine-{asked.index}", max_concurrency=N_THREADS)
     starting = host.start.remote(__version__, encode(settings), room.n_cpus)
     await_room(ray, starting, room)
     place = await_place(ray, starting, "an engine")
@@ -182,7 +179,7 @@ class _Bridge:
     def receive(self) -> int:
         """Pass events on until the engine has ended; returns an exit code."""
         try:
-            for ref in self._host.events.options(**_STREAM).remote():
+            for ref in self._host.events.options(num_returns="streaming").remote():
                 for item in decode_from_host(self._ray.get(ref)):
                     if isinstance(item, Exit):
                         return self._end(item.code)
@@ -209,6 +206,16 @@ class _Bridge:
         finally:
             os.close(fd)
 
+    def _take_file(self, id: int) -> None:
+        """Copy what the engine has saved, as fast as this side writes it."""
+        fd, at = self._saves.pop(id), 0
+        try:
+            while data := self._ray.get(self._host.read.remote(id, at)):
+                write_all(fd, data)
+                at += len(data)
+        finally:
+            os.close(fd)
+
     def _apply(self, item: FromHost) -> None:
         if isinstance(item, Frames):
             if self._place is not None:
@@ -218,10 +225,8 @@ class _Bridge:
             self._channel.send_frames(item.data)
         elif isinstance(item, Lines):
             sys.stderr.write(item.text)
-        elif isinstance(item, Part) and item.data:
-            write_all(self._saves[item.id], item.data)
-        elif isinstance(item, Part):
-            os.close(self._saves.pop(item.id))
+        elif isinstance(item, Saved):
+            self._take_file(item.id)
 
     def _end(self, code: int) -> int:
         if not code:

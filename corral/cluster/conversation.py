@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
+import queue
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from typing import IO, NamedTuple, Protocol
+import threading
+from collections.abc import Iterator
+from typing import IO, Protocol
 
-from corral.cluster.message import Exit, Frame, Frames, FromHost, Part, decode_to_host, read_parts
+from corral.cluster.message import PART_BYTES, Exit, Frame, Frames, FromHost, Part, Saved, decode_to_host
 from corral.core.result import Failed, HandedOver, SlotReport
 from corral.link.frame import decode_events, wrap_frame
 
@@ -23,33 +25,50 @@ class EngineLine(Protocol):
 
 
 class Conversation:
-    """Runs on the host's event loop."""
+    """Safe from any thread."""
 
     def __init__(self, engine: EngineLine) -> None:
-        self.outbox = Outbox()
+        self.outbox: queue.SimpleQueue[FromHost] = queue.SimpleQueue()
         self._engine = engine
+        self._lock = threading.Lock()  # guards everything below
         self._early: dict[int, bytes] = {}  # messages that have overtaken others
         self._next = 0
         self._file: IO[bytes] | None = None  # of the next frame
-        self._saves: dict[int, IO[bytes]] = {}
+        self._saves: dict[int, IO[bytes]] = {}  # the engine writes them
+        self._saved: dict[int, IO[bytes]] = {}  # the bridge reads them
 
     def feed(self, n: int, message: bytes) -> None:
         """Take the n-th message."""
-        self._early[n] = message
-        while (due := self._early.pop(self._next, None)) is not None:
-            self._next += 1
-            self._apply(decode_to_host(due))
+        with self._lock:
+            self._early[n] = message
+            while (due := self._early.pop(self._next, None)) is not None:
+                self._next += 1
+                self._apply(decode_to_host(due))
 
     def receive(self, body: bytes) -> None:
         """Pass on a frame of events."""
-        if self._saves:
-            self._take_saved(body)
+        with self._lock:
+            if self._saves:
+                self._take_saved(body)
         self.outbox.put(Frames(wrap_frame(body)))
 
-    def close(self) -> None:
-        for file in (self._file, *self._saves.values()):
-            if file is not None:
-                file.close()
+    def read(self, id: int, at: int) -> bytes:
+        """Return a part of a saved file, which is forgotten at its end; empty there, or without one."""
+        with self._lock:
+            file = self._saved.get(id)
+            data = os.pread(file.fileno(), PART_BYTES, at) if file is not None else b""
+            if file is not None and not data:
+                self._saved.pop(id).close()
+            return data
+
+    def say(self) -> Iterator[list[FromHost]]:
+        """Yield what is for the bridge, until the engine has ended. What waits together is sent together."""
+        items: list[FromHost] = []
+        while not (items and isinstance(items[-1], Exit)):
+            items = [self.outbox.get()]
+            while not self.outbox.empty():
+                items.append(self.outbox.get())
+            yield items
 
     def _apply(self, message: Part | Frame) -> None:
         if isinstance(message, Part):
@@ -67,63 +86,15 @@ class Conversation:
                 file.close()
         elif message.id in self._saves:
             self._saves.pop(message.id).close()
-            self.outbox.put(Part(b"", message.id))
+            self.outbox.put(Saved(message.id))
         self._engine.write(message.body)
 
     def _take_saved(self, body: bytes) -> None:
-        """Send the file of every save that has ended, ahead of the event that says so."""
+        """Announce the file of every save that has ended, ahead of the event that says so."""
         for event in decode_events(body):
             if isinstance(event, (SlotReport, HandedOver, Failed)) and event.task_id in self._saves:
-                self.outbox.put_file(event.task_id, self._saves.pop(event.task_id))
-
-
-class Outbox:
-    """What waits for the bridge. What waits together is sent together."""
-
-    def __init__(self) -> None:
-        self._items: list[FromHost | _File] = []
-        self._some = asyncio.Event()
-
-    def put(self, item: FromHost) -> None:
-        self._items.append(item)
-        self._some.set()
-
-    def put_file(self, id: int, file: IO[bytes]) -> None:
-        self._items.append(_File(id, file))
-        self._some.set()
-
-    async def __aiter__(self) -> AsyncIterator[list[FromHost]]:
-        while True:
-            items, self._items = self._items, []
-            ready: list[FromHost] = []
-            for item in items:
-                if not isinstance(item, _File):
-                    ready.append(item)
-                    continue
-                yield ready
-                for part in item.parts():
-                    yield [part]
-                ready = []
-            if ready:
-                yield ready
-                if isinstance(ready[-1], Exit):
-                    return
-            if not self._items:
-                self._some.clear()
-                await self._some.wait()
-
-
-class _File(NamedTuple):
-    """What the engine has saved for command `id`."""
-
-    id: int
-    file: IO[bytes]
-
-    def parts(self) -> Iterator[Part]:
-        with self.file:
-            for data in read_parts(self.file.fileno()):
-                yield Part(data, self.id)
-        yield Part(b"", self.id)
+                self._saved[event.task_id] = self._saves.pop(event.task_id)
+                self.outbox.put(Saved(event.task_id))
 
 
 def _open_file() -> IO[bytes]:

@@ -10,15 +10,13 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-_PART_BYTES = 4 << 20
+PART_BYTES = 4 << 20
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, tag="part"):
-    """The next part of a file: to the host that of the next frame, to the bridge that of command `id`, which
-    an empty one ends."""
+    """The next part of the file of the next frame."""
 
     data: bytes
-    id: int = -1
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, tag="frame"):
@@ -35,6 +33,12 @@ class Frames(msgspec.Struct, frozen=True, array_like=True, tag="frames"):
     """Events, each with its length."""
 
     data: bytes
+
+
+class Saved(msgspec.Struct, frozen=True, array_like=True, tag="saved"):
+    """The file of command `id` can be read, or there is none."""
+
+    id: int
 
 
 class Lines(msgspec.Struct, frozen=True, array_like=True, tag="lines"):
@@ -79,7 +83,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 ToHost = Part | Frame
-FromHost = Part | Frames | Lines | Exit
+FromHost = Saved | Frames | Lines | Exit
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_host = msgspec.msgpack.Decoder(ToHost).decode
@@ -89,5 +93,5 @@ decode_place = msgspec.msgpack.Decoder(Place).decode
 
 def read_parts(fd: int) -> Iterator[bytes]:
     """Yield the contents of a file, whatever its offset."""
-    for at in range(0, os.fstat(fd).st_size, _PART_BYTES):
-        yield os.pread(fd, _PART_BYTES, at)
+    for at in range(0, os.fstat(fd).st_size, PART_BYTES):
+        yield os.pread(fd, PART_BYTES, at)

@@ -25,12 +25,14 @@ class Room:
     n_gpus: int
     group: Any = None
 
-    def start(self, ray: Any, actor: type, kind: str, index: int = 0) -> Any:
+    def start(self, ray: Any, actor: type, kind: str, index: int = 0, **options: Any) -> Any:
         """Start an actor in the bundle `index`, on another node than the others if there is one."""
         strategy = "SPREAD" if self.group is None else _in_bundle(ray, self.group, index)
         name = f"corral-{kind}-{uuid.uuid4().hex[:6]}"  # several servers may use the cluster
         reserved = {"num_cpus": self.n_cpus, "num_gpus": self.n_gpus, "max_restarts": 0}
-        return ray.remote(actor).options(**reserved, name=name, scheduling_strategy=strategy).remote()
+        return (
+            ray.remote(actor).options(**reserved, **options, name=name, scheduling_strategy=strategy).remote()
+        )
 
 
 def reserve(ray: Any, asked: Asked, n_threads: int) -> Room:

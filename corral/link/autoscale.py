@@ -111,11 +111,11 @@ class Scaling:
 
 
 async def _end(member: Member) -> None:
-    if not member.has_work:
+    if not member.client.is_busy:
         _log.info("engine %(index)d is idle and ends", {"index": member.index})
         await member.lifecycle.unload()
 
 
 def _use(member: Member) -> EngineUse:
-    n_tasks = max(len(member.pending), int(member.has_work or member.is_draining))
+    n_tasks = max(len(member.pending), int(member.client.is_busy or member.is_draining))
     return EngineUse(member.lifecycle.settings.n_parallel, n_tasks, member.state is EngineState.READY)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -26,6 +26,7 @@ from corral.core.result import (
     ControlOutcome,
     Decodes,
     Failed,
+    HandedOver,
     LastResult,
     Loading,
     MediaLayout,
@@ -49,6 +50,7 @@ from corral.core.task import (
     Task,
 )
 from corral.link.lifecycle import EngineLifecycle, EngineState
+from corral.link.listener import EngineListener
 from corral.link.observer import EngineObserver, TaskObserver
 from corral.link.pending_task import MAX_CRASHES, HeldState, MediaFile, PendingTask, charge_crash, suspects
 from corral.link.process import EngineEnd, OpenEnd
@@ -61,7 +63,7 @@ READY_S = 0.05  # between two checks for a ready engine
 
 
 class EngineClient:
-    """Runs on the event loop. It is the listener of its own lifecycle."""
+    """Runs on the event loop. It is the listener of its own lifecycle, unless another one is given."""
 
     def __init__(
         self,
@@ -74,13 +76,17 @@ class EngineClient:
         on_restart: Callable[[str], None] = lambda _: None,
         open_end: OpenEnd | None = None,
         ids: Iterator[int] | None = None,
+        listener: EngineListener | None = None,
+        on_cancel: Callable[[PendingTask], None] = lambda _: None,
     ) -> None:
-        """`ids`: of tasks and commands, if other clients need different ones."""
+        """`ids`: of tasks and commands, if other clients need different ones. `listener`: passes on what the
+        lifecycle says. `on_cancel`: called after a task was cancelled."""
         self.lifecycle = EngineLifecycle(
-            settings, timeout_s, self, n_failures, sleep_idle_s, on_loading, on_restart, open_end
+            settings, timeout_s, listener or self, n_failures, sleep_idle_s, on_loading, on_restart, open_end
         )
         self._ids = ids or itertools.count()
         self._observer = observer
+        self._on_cancel = on_cancel
         self._pending: dict[int, PendingTask] = {}
         self._answers: dict[int, asyncio.Future[Answer]] = {}
         self._loading_adapter = asyncio.Lock()
@@ -143,6 +149,48 @@ class EngineClient:
             pending.observer.on_end()
             if self.lifecycle.process:
                 self.lifecycle.process.send(Cancel(task_id))
+            self._on_cancel(pending)
+
+    def adopt(self, pending: PendingTask, state: HeldState | None = None) -> None:
+        """Take over a task of another engine, with the state that it left, if there is one."""
+        id = pending.task.id
+        pending.stream.on_close = lambda: self.cancel(id)
+        self._pending[id] = pending
+        self._n_ids += 1
+        self.send_again(pending, state)
+
+    def give_away(self, task_id: int) -> PendingTask:
+        """Give a task to another engine; its results of this one are ignored from now on."""
+        pending = self._pending.pop(task_id)
+        if self.lifecycle.process is not None:
+            self.lifecycle.process.send(Cancel(task_id))
+        return pending
+
+    async def give_state(self, task_id: int, fd: int) -> HandedOver:
+        """Have the engine end a task without a result, and write its state to a file. Raises CorralError if
+        that is not possible."""
+        given = await self._ask_now(HandOver(id=self._new_id(), task_id=task_id, fd=fd), fd)
+        assert isinstance(given, HandedOver)
+        return given
+
+    def send_again(self, pending: PendingTask, state: HeldState | None = None) -> None:
+        """Send a task that an engine may have begun, with the state that it left, if there is one. Without a
+        ready engine, the next one gets it."""
+        pending.is_sent = pending.is_admitted = False
+        process = self.lifecycle.process
+        if self.state is not EngineState.READY or process is None:
+            return
+        try:
+            if state is not None:
+                with contextlib.suppress(Unavailable):
+                    self._send(process, pending, pending.resumed(state))
+            if not pending.is_sent:
+                self._send(process, pending, pending.resumed())
+            if pending.is_paused:
+                id, task_id = self._new_id(), pending.task.id
+                process.send(Control(id=id, task_id=task_id, verb=ControlVerb.PAUSE))
+        except Unavailable as error:
+            self._fail(pending, error)
 
     async def layout_media(self, media: list[MediaItem]) -> list[list[int]]:
         """Return the tokens of media items; waits across engine restarts."""
@@ -215,6 +263,10 @@ class EngineClient:
         return self.lifecycle.unloads_in_s
 
     @property
+    def pending(self) -> Mapping[int, PendingTask]:
+        return self._pending
+
+    @property
     def n_submitted(self) -> int:
         return self._n_ids
 
@@ -222,20 +274,28 @@ class EngineClient:
     def is_busy(self) -> bool:
         return bool(self._pending or self._n_asking)
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether commands wait for answers of this engine."""
+        return bool(self._answers)
+
     def engine_settings(self, settings: EngineSettings) -> EngineSettings:
-        """Return settings with the adapters that a new engine must load."""
         wanted = {id for pending in self._pending.values() for id, _ in pending.lora}
-        gone = self._freed - wanted
+        return self.settings_with(settings, wanted)
+
+    def settings_with(self, settings: EngineSettings, adapters: Collection[int]) -> EngineSettings:
+        """Return settings with the adapters that a new engine must load: those not freed, and these."""
+        gone = self._freed.difference(adapters)
         files = [ScaledFile("") if id in gone else file for id, file in enumerate(settings.lora)]
         return msgspec.structs.replace(settings, lora=tuple(files))
 
-    def on_ready(self, info: ModelInfo, process: EngineEnd) -> None:
+    def on_ready(self, info: ModelInfo) -> None:
         self._has_completed = False
         self._observer.on_slots(info.n_slots)
         for pending in list(self._pending.values()):
-            self._send_again(process, pending)
-        for id in self._freed:
-            process.send(FreeAdapter(id))
+            self.send_again(pending)
+        for id in list(self._freed):
+            self.free_adapter(id)
 
     def on_lost(self, ready_s: float | None) -> Life:
         pending = list(self._pending.values())
@@ -244,7 +304,7 @@ class EngineClient:
         for each in charge_crash(pending):
             message = f"the engine died {each.n_lost} times while working on this request"
             self._fail(each, CorralError(message))
-        self._fail_answers(Unavailable("the engine was lost, and with it the contents of its slots"))
+        self.fail_answers(Unavailable("the engine was lost, and with it the contents of its slots"))
         return life
 
     def on_sleep(self) -> None:
@@ -252,7 +312,7 @@ class EngineClient:
         self._observer.on_slots(self.info.n_slots)
 
     def on_down(self, error: Unavailable) -> None:
-        self._fail_answers(error)
+        self.fail_answers(error)
         for pending in list(self._pending.values()):
             self.cancel(pending.task.id)
             pending.stream.fail(error)
@@ -270,6 +330,12 @@ class EngineClient:
             self._answer(event)
         else:
             self._deliver(event)
+
+    def fail_answers(self, error: Unavailable) -> None:
+        """Fail the commands that wait for answers."""
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(error)
 
     def _new_id(self) -> int:
         self._n_ids += 1
@@ -320,21 +386,6 @@ class EngineClient:
         except OSError:
             raise Unavailable("the media could not be sent to the engine") from None
 
-    def _send_again(self, process: EngineEnd, pending: PendingTask, state: HeldState | None = None) -> None:
-        """Send a task that another engine may have begun, with the state that it left, if there is one."""
-        try:
-            pending.is_sent = False
-            if state is not None:
-                with contextlib.suppress(Unavailable):
-                    self._send(process, pending, pending.resumed(state))
-            if not pending.is_sent:
-                self._send(process, pending, pending.resumed())
-            if pending.is_paused:
-                id, task_id = self._new_id(), pending.task.id
-                process.send(Control(id=id, task_id=task_id, verb=ControlVerb.PAUSE))
-        except Unavailable as error:
-            self._fail(pending, error)
-
     def _deliver(self, result: TaskResult) -> None:
         pending = self._pending.get(result.task_id)
         if pending is None:
@@ -357,11 +408,6 @@ class EngineClient:
             answer.set_result(result)
         elif isinstance(result, Failed):
             answer.set_exception(CorralError.from_info(result.error))
-
-    def _fail_answers(self, error: Unavailable) -> None:
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(error)
 
     def _fail(self, pending: PendingTask, error: CorralError) -> None:
         del self._pending[pending.task.id]

@@ -170,7 +170,7 @@ class Dispatcher:
             elif heirs:
                 self._move(pending, member, heirs)
             elif state is not None:
-                member.keep(pending)
+                member.client.send_again(pending)
         finally:
             os.close(fd)
 

@@ -63,7 +63,7 @@ class EngineDrain:
         """Wait for what cannot move, but only for what is there now."""
         ids, deadline = set(member.pending), time.monotonic() + limit_s
         await self._dispatcher.relieve(member)
-        while ids & member.pending.keys() or member.is_asked:
+        while ids & member.pending.keys() or member.client.is_asked:
             if member.state is not EngineState.READY or time.monotonic() > deadline:
                 return
             await asyncio.sleep(READY_S)
@@ -72,4 +72,4 @@ class EngineDrain:
 
 async def _load(member: Member) -> None:
     member.lifecycle.load_again()
-    await member.load()
+    await member.client.load()

@@ -49,16 +49,16 @@ class EngineUpdate:
                 lifecycle.settings = former
                 raise
             return
-        await member.load()
+        await member.client.load()
         await self._drain.replace(member, lambda member: _load(member, model), math.inf)
 
 
 async def _load(member: Member, model: str) -> None:
-    n_restarts = member.n_restarts
+    n_restarts = member.lifecycle.n_restarts
     member.trial_model = model
     member.lifecycle.load_again()
-    while member.state is not EngineState.READY and member.n_restarts == n_restarts:
+    while member.state is not EngineState.READY and member.lifecycle.n_restarts == n_restarts:
         member.lifecycle.check_up()
         await asyncio.sleep(READY_S)
-    if member.n_restarts > n_restarts:
+    if member.lifecycle.n_restarts > n_restarts:
         raise Conflict(f"engine {member.index} cannot load the file; the log says why")

@@ -110,7 +110,7 @@ class Fleet:
 
     @property
     def info(self) -> ModelInfo | None:
-        info = self._members[0].info
+        info = self._members[0].lifecycle.info
         return msgspec.structs.replace(info, n_slots=self._n_slots) if info is not None else None
 
     @property
@@ -119,22 +119,22 @@ class Fleet:
 
     @property
     def n_restarts(self) -> int:
-        return sum(member.n_restarts for member in self._members)
+        return sum(member.lifecycle.n_restarts for member in self._members)
 
     @property
     def is_silent(self) -> bool:
         running = [member for member in self._members if member.state is EngineState.READY]
-        return bool(running) and all(member.is_silent for member in running)
+        return bool(running) and all(member.lifecycle.is_silent for member in running)
 
     @property
     def down_because(self) -> str:
         """Why no engine runs: all have failed permanently, or are being replaced. Empty if one has not."""
-        reasons = [member.down_because for member in self._members]
+        reasons = [member.lifecycle.down_because for member in self._members]
         return reasons[0] if all(reasons) else ""
 
     @property
     def unloads_in_s(self) -> float | None:
-        return self._members[0].unloads_in_s
+        return self._members[0].lifecycle.unloads_in_s
 
     @property
     def engines(self) -> Sequence[Member]:
@@ -147,11 +147,11 @@ class Fleet:
 
     @property
     def n_submitted(self) -> int:
-        return sum(member.n_own for member in self._members)
+        return sum(member.client.n_submitted for member in self._members)
 
     @property
     def is_busy(self) -> bool:
-        return any(member.has_work for member in self._members)
+        return any(member.client.is_busy for member in self._members)
 
     @property
     def adapters_in_use(self) -> set[int]:
@@ -173,7 +173,7 @@ class Fleet:
         self.lifecycle.check_up()
         self.wake()
         member = min(self._dispatcher.usable, key=lambda member: member.load_now.n_tasks)
-        return await member.layout_media(media)
+        return await member.client.layout_media(media)
 
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport:
         member = self._of_slot(action.slot)
@@ -184,7 +184,7 @@ class Fleet:
     async def control(self, task_id: int, verb: ControlVerb, n_predict: int = -1) -> ControlOutcome:
         for member in self._members:
             if task_id in member.pending:
-                return await member.control(task_id, verb, n_predict)
+                return await member.client.control(task_id, verb, n_predict)
         return ControlOutcome.UNKNOWN
 
     async def load_adapter(self, path: str) -> AdapterInfo:
@@ -192,9 +192,9 @@ class Fleet:
         async with self._loading_adapter:
             await self.load()
             first, *others = (member for member in self._members if member.state is EngineState.READY)
-            info = await first.load_adapter(path)
+            info = await first.client.load_adapter(path)
             outcomes = await asyncio.gather(
-                *(other.load_adapter(path) for other in others), return_exceptions=True
+                *(other.client.load_adapter(path) for other in others), return_exceptions=True
             )
             loaded = {first, *(m for m, each in zip(others, outcomes, strict=True) if not _failed(each))}
             for member in self._members:
@@ -213,7 +213,7 @@ class Fleet:
         if self._scale is not None:
             awake = [member for member in running if member.state is not EngineState.SLEEPING]
             running = awake or running[:1]
-        await asyncio.gather(*(member.load() for member in running))
+        await asyncio.gather(*(member.client.load() for member in running))
 
     def wake(self) -> None:
         """Wake all engines, unless that depends on the load; the engine of a task is woken in any case."""
@@ -222,7 +222,7 @@ class Fleet:
 
     def keep_idle(self, limit_s: float) -> None:
         for member in self._members:
-            member.keep_idle(limit_s)
+            member.lifecycle.keep_idle(limit_s)
 
     async def drain(self, index: int) -> None:
         """Replace an engine; its tasks continue on others. Continues without its caller."""
@@ -284,7 +284,7 @@ class Fleet:
         self._unfreed -= unused
         for id in unused:
             for member in self._members:
-                member.free_adapter(id)
+                member.client.free_adapter(id)
 
     async def _fork(self, action: SlotAction, member: Member) -> SlotReport:
         """Copy a slot of another engine, through a file that is gone afterwards."""

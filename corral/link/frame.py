@@ -125,6 +125,11 @@ class BlockingChannel:
         _, fds, _, _ = socket.recv_fds(self._parcels, 1, 1)
         return fds[0] if fds else -1
 
+    def detach(self) -> socket.socket:
+        """Return the socket to somebody who reads it otherwise. Nothing may have been received before."""
+        self._reader.close()
+        return self._sock
+
     def close(self) -> None:
         if self._parcels is not None:
             self._parcels.close()

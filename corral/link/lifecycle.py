@@ -419,7 +419,7 @@ class EngineLifecycle:
             self._ready_at, self._idle = time.monotonic(), Idle(self._sleep_idle_s)
             self._down_because = ""
             self.info, self.state = event.info, EngineState.READY
-            self._listener.on_ready(event.info, process)
+            self._listener.on_ready(event.info)
             self._end_revival()
             if not self._loaded.done():
                 self._loaded.set_result(event.info)

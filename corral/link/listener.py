@@ -7,7 +7,6 @@ from typing import Protocol
 from corral.core.errors import Unavailable
 from corral.core.result import Answer, CacheEvent, Decodes, ModelInfo, Queue, TaskResult
 from corral.core.settings import EngineSettings
-from corral.link.process import EngineEnd
 from corral.link.restart import Life
 
 
@@ -28,7 +27,7 @@ class EngineListener(Protocol):
         """Return the settings for a new engine."""
         ...
 
-    def on_ready(self, info: ModelInfo, process: EngineEnd) -> None: ...
+    def on_ready(self, info: ModelInfo) -> None: ...
 
     def on_lost(self, ready_s: float | None) -> Life:
         """Handle an engine lost `ready_s` after it was ready; return what it was doing."""

@@ -1,4 +1,4 @@
-"""One engine of several: an `EngineClient` that says what it has cached and does, and hands its tasks over.
+"""One engine of several: has an `EngineClient`, says what it has cached and does, and hands its tasks over.
 
 Its tasks belong to it only as long as its engine runs: `FleetOwner` finds another engine for them.
 """
@@ -22,7 +22,6 @@ from corral.core.result import (
     Decodes,
     Done,
     Failed,
-    HandedOver,
     LastResult,
     ModelInfo,
     Placed,
@@ -34,7 +33,7 @@ from corral.core.result import (
     Tokens,
 )
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, Embed, HandOver, SlotAction, Task
+from corral.core.task import Embed, SlotAction, Task
 from corral.link.cache_view import CacheView, PromptBlocks
 from corral.link.client import EngineClient, TaskT
 from corral.link.lifecycle import EngineState
@@ -91,7 +90,9 @@ class FleetOwner(Protocol):
         ...
 
 
-class Member(EngineClient):
+class Member:
+    """The listener of its engine's lifecycle: tells the client and the fleet."""
+
     def __init__(
         self,
         fleet: FleetOwner,
@@ -104,7 +105,17 @@ class Member(EngineClient):
         **options: Any,
     ) -> None:
         """`options`: of `EngineClient`."""
-        super().__init__(settings, timeout_s, observer, open_end=self._open_numbered, ids=ids, **options)
+        self.client = EngineClient(
+            settings,
+            timeout_s,
+            observer,
+            open_end=self._open_numbered,
+            ids=ids,
+            listener=self,
+            on_cancel=self._on_cancel,
+            **options,
+        )
+        self.lifecycle = self.client.lifecycle
         self._fleet = fleet
         self._open_inner = open_end
         self.index = index
@@ -124,6 +135,10 @@ class Member(EngineClient):
         return range(self.index * n, (self.index + 1) * n)
 
     @property
+    def state(self) -> EngineState:
+        return self.lifecycle.state
+
+    @property
     def place(self) -> Placed | None:
         """Where it runs, if not on this machine."""
         return self.lifecycle.place
@@ -138,53 +153,41 @@ class Member(EngineClient):
 
     @property
     def fingerprint(self) -> str:
-        return self.info.fingerprint if self.info is not None else ""
+        info = self.lifecycle.info
+        return info.fingerprint if info is not None else ""
 
     @property
     def is_open(self) -> bool:
         """Whether it can take tasks now."""
-        return self.state is EngineState.READY and not (self.is_silent or self.is_draining)
+        return self.state is EngineState.READY and not (self.lifecycle.is_silent or self.is_draining)
 
     @property
     def is_serving(self) -> bool:
         """Whether it is not lost: it runs, or sleeps until it is needed."""
-        return self.state in (EngineState.READY, EngineState.SLEEPING) and not self.is_silent
+        is_up = self.state in (EngineState.READY, EngineState.SLEEPING)
+        return is_up and not self.lifecycle.is_silent
 
     @property
     def n_submitted(self) -> int:
         return self._fleet.n_submitted
 
     @property
-    def n_own(self) -> int:
-        """Number of its own tasks and commands so far."""
-        return super().n_submitted
-
-    @property
     def is_busy(self) -> bool:
         return self._fleet.is_busy
 
     @property
-    def has_work(self) -> bool:
-        return super().is_busy
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether commands wait for its answers."""
-        return bool(self._answers)
-
-    @property
     def pending(self) -> Mapping[int, PendingTask]:
-        return self._pending
+        return self.client.pending
 
     @property
     def load_now(self) -> EngineLoad:
         cost = self._fleet.cost_of(self.fingerprint)
-        n_admitted = sum(pending.is_admitted for pending in self._pending.values())
+        n_admitted = sum(pending.is_admitted for pending in self.pending.values())
         n_running = n_admitted + self._n_expected
         return EngineLoad(
             self.lifecycle.settings.n_parallel,
             n_running,
-            len(self._pending) - n_admitted,
+            len(self.pending) - n_admitted,
             sum(self._left.values()),
             cost.token_ms or TOKEN_MS,
             cost.service_ms or SERVICE_MS,
@@ -204,7 +207,7 @@ class Member(EngineClient):
         media: MediaFile | None,
     ) -> tuple[TaskT, TaskStream]:
         """Submit a task whose prompt has these blocks."""
-        task, stream = self.submit(task, observer, media)
+        task, stream = self.client.submit(task, observer, media)
         self._expect(task, blocks)
         return task, stream
 
@@ -214,18 +217,10 @@ class Member(EngineClient):
         if pending.media is not None or isinstance(pending.task, Embed):
             return None
         try:
-            command = HandOver(id=self._new_id(), task_id=pending.task.id, fd=fd)
-            given = await self._ask_now(command, fd)
+            given = await self.client.give_state(pending.task.id, fd)
         except CorralError:
             return None
-        assert isinstance(given, HandedOver)
         return HeldState(given.n_past, fd)
-
-    def keep(self, pending: PendingTask) -> None:
-        """Continue a task whose state was given, but not taken."""
-        pending.is_sent = pending.is_admitted = False
-        if self.state is EngineState.READY and self.lifecycle.process is not None:
-            self._send_again(self.lifecycle.process, pending)
 
     @contextlib.contextmanager
     def expecting_one(self) -> Iterator[None]:
@@ -240,21 +235,13 @@ class Member(EngineClient):
 
     def adopt(self, pending: PendingTask, blocks: PromptBlocks, state: HeldState | None = None) -> None:
         """Take over a task of another engine."""
-        id = pending.task.id
-        pending.stream.on_close = lambda: self.cancel(id)
-        pending.is_sent = pending.is_admitted = False
-        self._pending[id] = pending
-        self._n_ids += 1
+        self.client.adopt(pending, state)
         self._expect(pending.task, blocks)
-        if self.state is EngineState.READY and self.lifecycle.process is not None:
-            self._send_again(self.lifecycle.process, pending, state)
 
     def hand_over(self, task_id: int) -> PendingTask:
-        """Give a task away; its results of this engine are ignored from now on."""
-        pending = self._pending.pop(task_id)
+        """Give a task away."""
+        pending = self.client.give_away(task_id)
         self._leave(pending)
-        if self.lifecycle.process is not None:
-            self.lifecycle.process.send(Cancel(task_id))
         return pending
 
     def add_adapter(self, path: str) -> None:
@@ -264,33 +251,33 @@ class Member(EngineClient):
         if self.lifecycle.process is not None:
             self.lifecycle.process.kill()
 
-    def cancel(self, task_id: int) -> None:
-        pending = self._pending.get(task_id)
-        super().cancel(task_id)
-        if pending is not None:
-            self._leave(pending)
-            self._fleet.on_room()
+    async def act(self, action: SlotAction, fd: int = -1) -> SlotReport:
+        report = await self.client.act(action, fd)
+        self.view.on_action(action, report)
+        self._fleet.on_change(self)
+        return report
 
     def engine_settings(self, settings: EngineSettings) -> EngineSettings:
-        gone = self._freed - self._fleet.adapters_in_use
-        files = [ScaledFile("") if id in gone else file for id, file in enumerate(settings.lora)]
         model, self.trial_model = self.trial_model or settings.model, ""
-        return msgspec.structs.replace(settings, lora=tuple(files), model=model)
+        settings = self.client.settings_with(settings, self._fleet.adapters_in_use)
+        return msgspec.structs.replace(settings, model=model)
 
-    def on_ready(self, info: ModelInfo, process: EngineEnd) -> None:
-        super().on_ready(info, process)
+    def on_ready(self, info: ModelInfo) -> None:
+        self.client.on_ready(info)
         self._fleet.on_change(self)
         self._fleet.on_ready(self)
 
     def on_lost(self, ready_s: float | None) -> Life:
-        life = super().on_lost(ready_s)
+        life = self.client.on_lost(ready_s)
         self._forget()
         self._fleet.on_lost(self)
         return life
 
     def on_sleep(self) -> None:
-        super().on_sleep()
-        self._fail_answers(Unavailable("the engine was replaced, and with it the contents of its slots"))
+        self.client.on_sleep()
+        self.client.fail_answers(
+            Unavailable("the engine was replaced, and with it the contents of its slots")
+        )
         self._forget()
         self._fleet.on_lost(self)
 
@@ -298,7 +285,7 @@ class Member(EngineClient):
         if self._fleet.has_others(self):
             self._forget()
             self._fleet.on_lost(self)
-        super().on_down(error)
+        self.client.on_down(error)
 
     def on_event(self, event: FleetEvent) -> None:
         if isinstance(event, CacheEvent):
@@ -306,17 +293,15 @@ class Member(EngineClient):
             return
         if isinstance(event, Queue):
             self.queue = event.task_ids
-        elif not isinstance(event, (Decodes, Answer)) and event.task_id in self._pending:
-            self._note(event, self._pending[event.task_id])
-        super().on_event(event)
+        elif not isinstance(event, (Decodes, Answer)) and event.task_id in self.pending:
+            self._note(event, self.pending[event.task_id])
+        self.client.on_event(event)
         if isinstance(event, (LastResult, Failed)):
             self._fleet.on_room()
 
-    async def act(self, action: SlotAction, fd: int = -1) -> SlotReport:
-        report = await super().act(action, fd)
-        self.view.on_action(action, report)
-        self._fleet.on_change(self)
-        return report
+    def _on_cancel(self, pending: PendingTask) -> None:
+        self._leave(pending)
+        self._fleet.on_room()
 
     def _open_numbered(self, on_events: OnEvents) -> EngineEnd:
         open_end = self._open_inner or EngineProcess

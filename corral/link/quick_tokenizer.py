@@ -63,7 +63,7 @@ class QuickTokenizer:
         """Send what waits, if nothing is on its way; without a process, leave it to threads."""
         if self._line is not None and self._line.is_busy:
             return
-        process = self._tokenizer.enter_quick()
+        process = self._tokenizer.worker.enter_quick()
         line = self._open_line(process) if process is not None else None
         if line is not None:
             leaving, self._waiting = self._waiting[:_MAX_TOGETHER], self._waiting[_MAX_TOGETHER:]
@@ -82,11 +82,11 @@ class QuickTokenizer:
         sock = process.take_quick()
         self._line = _Line(process, sock, self) if sock is not None else None
         if self._line is None:
-            self._tokenizer.leave_quick(process, is_lost=True)
+            self._tokenizer.worker.leave_quick(process, is_lost=True)
         return self._line
 
     def on_end(self, line: _Line, is_lost: bool) -> None:
-        self._tokenizer.leave_quick(line.process, is_lost)
+        self._tokenizer.worker.leave_quick(line.process, is_lost)
         if is_lost:
             self.on_close(line)
         if self._waiting:

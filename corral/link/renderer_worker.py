@@ -25,7 +25,8 @@ from corral.link.frame import BlockingChannel
 from corral.link.log import log_to_front
 from corral.link.rendering import Rendered, Rendering, decode_rendering, max_cpu_s
 
-_N_TEMPLATES = 4  # the model's own, that for tools, and what is being tried
+_N_TEMPLATES = 64  # those of all loaded models: each has its own, and perhaps one for tools
+_MAX_KEPT_CHARS = 64 << 10  # of a template; a longer one, which no known model has, is compiled each time
 _MIB, _MIB_PER_FRAME_BYTE = 384, 24 / (1 << 20)
 _GRACE_S = 1  # more CPU time until the system ends a call that does not return
 _log = logging.getLogger("corral")
@@ -62,19 +63,20 @@ def _answer(body: bytes) -> Rendered:
     except _TooSlow:
         return Rendered(error=_limit(f"takes more than {max_cpu_s(len(body)):.0f} s"))
     except MemoryError:
-        _template.cache_clear()
+        _compiled.cache_clear()
         return Rendered(error=_limit("needs too much memory"))
 
 
 def _render(what: Rendering) -> str:
-    template = _template(what.source, what.bos_token, what.eos_token)
+    compile = _compiled if len(what.source) <= _MAX_KEPT_CHARS else ChatTemplate
+    template = compile(what.source, what.bos_token, what.eos_token)
     if what.messages is None:
         return ""
     return template.render(what.messages, what.tools, what.add_generation_prompt, what.options)
 
 
 @functools.lru_cache(_N_TEMPLATES)
-def _template(source: str, bos_token: str, eos_token: str) -> ChatTemplate:
+def _compiled(source: str, bos_token: str, eos_token: str) -> ChatTemplate:
     return ChatTemplate(source, bos_token, eos_token)
 
 

@@ -49,39 +49,34 @@ class Pulse:
         self.silent_s = self.silent_s + passed_s if is_silent else 0.0
 
 
-def reason_of(error: Exception) -> str:
-    """Return why a process could not be started, and log what no code expects."""
-    if not isinstance(error, CorralError):
-        _log.error("unexpected error in a supervisor", exc_info=error)
-        return repr(error)
-    return error.message
-
-
 class WorkerProcess:
     """One process of a module that gets sockets as arguments. The first is its life: the front asks there
-    what it asks once, and its end is that of the process. `sockets`: the others."""
+    what it asks once, and its end is that of the process. The others are channels. `Supervisor` takes them
+    from `idle`, returns them, and keeps the counts."""
 
-    def __init__(self, module: str, name: str, n_sockets: int, timeout_s: float) -> None:
+    def __init__(self, module: str, name: str, n_channels: int, timeout_s: float) -> None:
         """`timeout_s`: how long it may show no sign of life. Raises CorralError if it cannot be started."""
         self.name = name
-        self.sockets: list[socket.socket] = []
         self.n_running = 0  # callers that wait for an answer
         self.has_answered = False
+        self.was_busy = False  # when it ended
+        self.is_late = False  # killed because an answer took too long
         self._timeout_s = timeout_s
         self._silent_s = 0.0
+        sockets: list[socket.socket] = []
         try:
             with contextlib.ExitStack() as theirs:
                 fds = []
-                for _ in range(1 + n_sockets):
+                for _ in range(1 + n_channels):
                     ours, other = socket.socketpair()
-                    self.sockets.append(ours)
+                    sockets.append(ours)
                     fds.append(theirs.enter_context(other).fileno())
                 self._process, self._log = spawn_module(module, fds, f"corral.{name}")
         except OSError as error:
-            for each in self.sockets:
+            for each in sockets:
                 each.close()
             raise CorralError(f"the {name} process cannot be started: {error.strerror or error}") from None
-        self.life = BlockingChannel(self.sockets.pop(0))
+        self.life, *self.idle = map(BlockingChannel, sockets)
 
     @property
     def pid(self) -> int:
@@ -123,8 +118,10 @@ class WorkerProcess:
         return self._process.wait()
 
     def close(self) -> str:
-        """End it, and describe how it ended; only for whoever waits for it."""
+        """End it, and describe how it ended; only for whoever waits for it. Channels in use are closed by
+        their users."""
         code = self.end()
         self._log.join(_LAST_LINES_S)
-        self.life.close()
+        for channel in (self.life, *self.idle):
+            channel.close()
         return f"the {self.name} process ended with {exit_name(code)}"

@@ -16,7 +16,7 @@ from corral.chat.guard import Guard
 from corral.chat.named import named_template
 from corral.chat.reasoning import ReasoningFormat
 from corral.chat.template import Template
-from corral.core.errors import CorralError
+from corral.core.errors import CorralError, Unavailable
 from corral.core.settings import ServerSettings
 
 Compile = Callable[[str, str, str], Template]  # source, BOS and EOS
@@ -76,6 +76,8 @@ def _own_format(source: str, vocab: Vocab, compile: Compile) -> ChatFormat:
     """Return the format of the model's own template, or ChatML if it is missing or broken."""
     try:
         return _make_format(source or _chatml(), vocab, compile)
+    except Unavailable:
+        raise  # the template may be sound
     except CorralError as error:
         _log.warning("%s; using ChatML instead", error.message)
         return _make_format(_chatml(), vocab, compile)

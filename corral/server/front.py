@@ -22,12 +22,13 @@ from corral.api.state import AppState
 from corral.core.result import ModelInfo
 from corral.core.settings import ServerSettings, Settings
 from corral.link.quick_tokenizer import QuickTokenizer
+from corral.link.renderer import Renderer
+from corral.link.tokenizer import Tokenizer
 from corral.server.access import Keys
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
 from corral.server.defaults import check_tokens, default_guidance, default_params
 from corral.server.system_prompt import read_system_prompt, tokenize_system_file
-from corral.server.text_processes import TextProcesses
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.live import Monitor
 from corral.telemetry.middleware import RecordMiddleware, RequestObserver
@@ -44,20 +45,19 @@ class Front:
         settings: Settings,
         engine: Engine,
         telemetry: Telemetry,
-        texts: TextProcesses,
+        tokenizer: Tokenizer,
+        renderer: Renderer,
         hub: Starlette | None = None,
     ) -> None:
-        """Call from any thread. Raises CorralError for invalid options of the server. `texts`: started, and
-        closed with the front. `hub`: the application of a server for many models, which has the keys, and
-        the documents of all models."""
+        """Call from any thread. Raises CorralError for invalid options of the server. `tokenizer`: started,
+        and closed with the front; so is `renderer` of a server for one model. `hub`: the application of a
+        server for many models, which has the keys, and the documents of all models."""
         shared = hub.state.api if hub is not None else None
         self.state = AppState(settings, engine, telemetry, default_params(settings), shared)
         self._is_alone = hub is None
-        self._texts = texts
-        self._quick = QuickTokenizer(texts.tokenizer)
-        self.state.admission.rely_on(
-            tokenizer=lambda: texts.tokenizer.is_ready, renderer=lambda: texts.renderer.is_ready
-        )
+        self._tokenizer, self._renderer = tokenizer, renderer
+        self._quick = QuickTokenizer(tokenizer)
+        self.state.admission.rely_on(tokenizer=lambda: tokenizer.is_ready, renderer=lambda: renderer.is_ready)
         self._system_text = read_system_prompt(settings.server.system_prompt_file)
         self._durable: DurableRunner | None = None
         self.app = create_app(self.state, hub.state.keys if hub is not None else None)
@@ -91,7 +91,7 @@ class Front:
             )
         if self.app.state.metrics is not None:
             self.app.state.metrics.watch_connections(lambda: len(connections))
-            self.app.state.metrics.watch_tokenizer(lambda: self._texts.tokenizer.n_restarts)
+            self.app.state.metrics.watch_tokenizer(lambda: self._tokenizer.n_restarts)
 
     def share(self, address: str) -> None:
         """Serve together with others that have the same storage. Raises CorralError if they cannot know how
@@ -109,7 +109,7 @@ class Front:
     def read_vocabulary(self, path: str) -> Vocab:
         """Read the vocabulary; call from any thread, and only after the engine process has loaded the
         file."""
-        vocab = self._texts.tokenizer.open(VocabFile(path, self.state.settings.engine.overrides))
+        vocab = self._tokenizer.open(VocabFile(path, self.state.settings.engine.overrides))
         vocab.tokenize_soon = self._quick.tokenize_all
         return vocab
 
@@ -119,7 +119,7 @@ class Front:
         state, settings = self.state, self.state.settings
         server, defaults = settings.server, state.defaults
         chat = await asyncio.to_thread(
-            chat_settings, server, vocab.chat_templates, vocab, self._texts.renderer.template
+            chat_settings, server, vocab.chat_templates, vocab, self._renderer.template
         )
         check_tokens(defaults.params.sampling, info.n_vocab)
         state.adapters.open(info.adapters, settings.engine.lora, not server.lora_init_without_apply)
@@ -142,11 +142,13 @@ class Front:
 
     def rest(self) -> None:
         """Free what an unloaded model does not need until its next request."""
-        self._texts.rest()
+        self._tokenizer.rest()
 
     async def close(self) -> None:
         self._quick.close()
-        await asyncio.to_thread(self._texts.close)
+        await asyncio.to_thread(self._tokenizer.close)
+        if self._is_alone:
+            await asyncio.to_thread(self._renderer.close)
         sharing = self.state.sharing if self._is_alone else None
         if self._is_alone:
             if sharing is not None:

@@ -185,17 +185,19 @@ def _open_engine(settings: Settings, telemetry: Telemetry, reporter: Reporter) -
 
 def _import_front(settings: Settings, engine: EngineClient | Fleet, telemetry: Telemetry) -> Front:
     """The import takes longest of all, so the other processes begin before it."""
-    from corral.server.text_processes import TextProcesses
+    from corral.server.text_processes import start_renderer, start_tokenizer
 
-    texts = TextProcesses(settings.server)
-    texts.start()
-    gc.disable()  # what is imported stays, and `Front.open` looks at all of it once
-    try:
-        from corral.server.front import Front
+    with contextlib.ExitStack() as if_it_fails:
+        tokenizer = start_tokenizer(settings.server)
+        if_it_fails.callback(tokenizer.close)
+        renderer = start_renderer(settings.server)
+        if_it_fails.callback(renderer.close)
+        gc.disable()  # what is imported stays, and `Front.open` looks at all of it once
+        try:
+            from corral.server.front import Front
 
-        return Front(settings, engine, telemetry, texts)
-    except BaseException:
-        texts.close()
-        raise
-    finally:
-        gc.enable()
+            front = Front(settings, engine, telemetry, tokenizer, renderer)
+        finally:
+            gc.enable()
+        if_it_fails.pop_all()
+        return front

@@ -1,4 +1,4 @@
-"""The processes that tokenize and run chat templates for a front.
+"""Start the processes that tokenize and run chat templates for a front.
 
 They import their modules while the front still imports its own, so nothing here may import much.
 """
@@ -11,28 +11,14 @@ from corral.link.renderer import Renderer
 from corral.link.tokenizer import Tokenizer
 
 
-class TextProcesses:
-    """Mutable: `start` and `close` are called once."""
+def start_tokenizer(server: ServerSettings) -> Tokenizer:
+    """Raises CorralError if the process cannot be started."""
+    tokenizer = Tokenizer(n_prompt_threads(server) + 2, server.engine_timeout_s)
+    tokenizer.start()
+    return tokenizer
 
-    def __init__(self, server: ServerSettings) -> None:
-        self.tokenizer = Tokenizer(n_prompt_threads(server) + 2, server.engine_timeout_s)
-        self.renderer = Renderer(server.engine_timeout_s)
 
-    def start(self) -> None:
-        """Raises CorralError if a process cannot be started."""
-        try:
-            self.tokenizer.start()
-            self.renderer.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def rest(self) -> None:
-        """End the processes until their next work."""
-        self.tokenizer.rest()
-        self.renderer.rest()
-
-    def close(self) -> None:
-        """Blocks until the processes are gone."""
-        self.tokenizer.close()
-        self.renderer.close()
+def start_renderer(server: ServerSettings) -> Renderer:
+    renderer = Renderer(server.engine_timeout_s)
+    renderer.start()
+    return renderer

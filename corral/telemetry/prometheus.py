@@ -215,7 +215,7 @@ def engine_metrics(engines: Sequence[Member]) -> Iterator[Metric]:
         name, load = str(engine.index), engine.load_now
         node = engine.place.node if engine.place is not None else ""
         ready.add_metric([name, node], engine.is_serving)
-        lost.add_metric([name], engine.n_restarts)
+        lost.add_metric([name], engine.lifecycle.n_restarts)
         slots.add_metric([name, "busy"], load.n_running)
         slots.add_metric([name, "idle"], load.n_slots - load.n_running)
         tokens.add_metric([name], engine.n_generated)

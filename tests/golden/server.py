@@ -182,15 +182,29 @@ def _stopping() -> Unavailable:
     return Unavailable("the server is shutting down")
 
 
-class FakeTexts:
-    """In place of `TextProcesses`: tokenizer and templates without processes."""
+class FakeRenderer:
+    """In place of `Renderer`: templates without a process."""
+
+    is_ready = True
+    template = staticmethod(cache(ChatTemplate))
+
+    def __init__(self, _timeout_s: float) -> None: ...
+
+    def start(self) -> None: ...
+
+    def rest(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class FakeTokenizer:
+    """In place of `Tokenizer`, and of its process."""
 
     is_ready = True
     n_restarts = 0
-    template = staticmethod(cache(ChatTemplate))
 
-    def __init__(self, _server: ServerSettings) -> None:
-        self.tokenizer = self.renderer = self
+    def __init__(self, _n_channels: int, _timeout_s: float) -> None:
+        self.worker = self
         self._vocab = GoldenVocab()
 
     def open(self, _file: VocabFile) -> GoldenVocab:
@@ -343,8 +357,9 @@ def _replaced(started: Started) -> Iterator[None]:
             replaced.enter_context(mock.patch(f"{place}.HttpServer", started.open_http))
         for place in ("corral.server.run", "corral.server.router.model"):
             replaced.enter_context(mock.patch(f"{place}.EngineClient", started.open_engine))
-        for place in ("corral.server.text_processes", "corral.server.router.model"):
-            replaced.enter_context(mock.patch(f"{place}.TextProcesses", FakeTexts))
+        replaced.enter_context(mock.patch("corral.server.text_processes.Tokenizer", FakeTokenizer))
+        for place in ("corral.server.text_processes", "corral.server.router.run"):
+            replaced.enter_context(mock.patch(f"{place}.Renderer", FakeRenderer))
         replaced.enter_context(mock.patch("corral.server.front.gc"))  # this process has many servers
         replaced.enter_context(mock.patch.object(time, "time", return_value=float(START)))
         replaced.enter_context(mock.patch.object(secrets, "randbelow", lambda n: 42 % n))

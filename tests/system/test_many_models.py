@@ -192,9 +192,32 @@ def test_load_and_unload_leave_nothing_behind(many):
         assert many.engines == []
         assert many.post("/models/unload", model="llama-bpe").status_code == 400
         wait_until(lambda: not children(many.process.pid, "corral.link.tokenizer_worker"))
+        wait_until(lambda: not renderers(many))
         counts.append((front.num_fds(), len(front.children())))
     # The connections of the last requests may be closed a little later.
     wait_until(lambda: (front.num_fds(), len(front.children())) <= counts[1])
+
+
+def renderers(server: CorralProcess) -> list[psutil.Process]:
+    return children(server.process.pid, "corral.link.renderer_worker")
+
+
+def test_all_models_share_one_renderer(many):
+    names = ("llama-bpe", "llama-spm")
+
+    def chat(name: str) -> int:
+        messages = [{"role": "user", "content": "Hello"}]
+        return many.post("/v1/chat/completions", model=name, messages=messages, max_tokens=1).status_code
+
+    assert [chat(name) for name in names] == [200, 200]
+    (renderer,) = renderers(many)
+    renderer.kill()
+    assert [chat(name) for name in names] == [200, 200]
+    many.post("/models/unload", model=names[0])
+    assert len(renderers(many)) == 1
+    many.post("/models/unload", model=names[1])
+    wait_until(lambda: not renderers(many))
+    assert chat(names[0]) == 200
 
 
 def test_changes_are_events(many):

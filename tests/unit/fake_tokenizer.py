@@ -64,6 +64,10 @@ class Process:
     def kill(self) -> None:
         self.gone.set()
 
+    def end(self) -> int:
+        self.kill()
+        return -9
+
     def close(self) -> str:
         self.kill()
         return "it ended"

@@ -7,7 +7,7 @@ import pytest
 from corral.api.model import ChatSettings
 from corral.chat.jinja_template import ChatTemplate
 from corral.chat.reasoning import ReasoningFormat
-from corral.core.errors import CorralError
+from corral.core.errors import CorralError, Unavailable
 from corral.core.settings import ServerSettings
 from corral.link.renderer import Renderer
 from corral.server.chat import chat_settings
@@ -43,6 +43,20 @@ def test_a_broken_template_that_was_asked_for_is_an_error(tmp_path):
     path.write_bytes(b"\xff")
     with pytest.raises(CorralError, match="--chat-template-file"):
         settings_of({}, chat_template_file=str(path))
+
+
+def test_a_template_that_could_not_be_tried_is_not_replaced():
+    """The renderer is not there: that says nothing about the template."""
+    tried = []
+
+    def compile(*template: str) -> ChatTemplate:
+        tried.append(template)
+        if len(tried) == 1:
+            raise Unavailable("the renderer is down")
+        return ChatTemplate(*template)
+
+    with pytest.raises(Unavailable):
+        chat_settings(ServerSettings(), {"": "own"}, FakeVocab(), compile)
 
 
 def test_options_reach_the_chat():

@@ -14,7 +14,7 @@ from corral.cluster.bridge import _peek
 from corral.cluster.conversation import Conversation
 from corral.cluster.host import EngineHost
 from corral.cluster.join import import_ray, split_address
-from corral.cluster.message import Asked, Exit, Frame, Frames, Part, decode_place, encode
+from corral.cluster.message import Asked, Exit, Frame, Frames, Saved, decode_place, encode
 from corral.cluster.node_share import cpus_each, missing_files, shares_on_nodes, with_threads
 from corral.core.errors import CorralError
 from corral.core.modifier import ScaledFile
@@ -89,22 +89,22 @@ def test_files_that_a_node_does_not_have_are_named(tmp_path):
     assert missing_files(settings) == ["/no/projector", "/no"]
 
 
-async def _refusal(version: str, settings: EngineSettings) -> str:
+def _refusal(version: str, settings: EngineSettings) -> str:
     body = encode_frame(settings)[LENGTH_BYTES:]
-    return decode_place(await EngineHost().start(version, body, 1)).refusal
+    return decode_place(EngineHost().start(version, body, 1)).refusal
 
 
-async def test_a_node_refuses_what_it_cannot_run():
-    assert "/no/model" in await _refusal(__version__, EngineSettings(model="/no/model"))
-    assert __version__ in await _refusal("0.0.0", EngineSettings(model="/no/model"))
+def test_a_node_refuses_what_it_cannot_run():
+    assert "/no/model" in _refusal(__version__, EngineSettings(model="/no/model"))
+    assert __version__ in _refusal("0.0.0", EngineSettings(model="/no/model"))
 
 
-async def test_commands_arrive_in_the_order_in_which_they_were_sent(monkeypatch):
+def test_commands_arrive_in_the_order_in_which_they_were_sent(monkeypatch):
     host = EngineHost()
     written: list[bytes] = []
     monkeypatch.setattr(host, "write", written.append)
     for n in (1, 2, 0, 4, 3):
-        await host.feed(n, encode(Frame(b"%d" % n)))
+        host.feed(n, encode(Frame(b"%d" % n)))
     assert written == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -122,7 +122,7 @@ class Line:
         self.fds.append(os.dup(fd))
 
 
-async def test_the_state_of_a_task_that_is_handed_over_arrives_before_the_answer():
+def test_the_state_of_a_task_that_is_handed_over_arrives_before_the_answer():
     engine = Line()
     front = Conversation(engine)
     body = msgspec.msgpack.encode(HandOver(id=7, task_id=3, fd=5))
@@ -131,7 +131,31 @@ async def test_the_state_of_a_task_that_is_handed_over_arrives_before_the_answer
     os.write(engine.fds[0], b"state")
     front.receive(encode_frame([HandedOver(7, 640)])[LENGTH_BYTES:])
     front.outbox.put(Exit(0))
-    items = [item async for some in front.outbox for item in some]
-    assert items[:2] == [Part(b"state", 7), Part(b"", 7)]
-    assert isinstance(items[2], Frames)
+    items = [item for some in front.say() for item in some]
+    assert items[0] == Saved(7)
+    assert isinstance(items[1], Frames)
+    assert [front.read(7, 0), front.read(7, 5), front.read(7, 0)] == [b"state", b"", b""]
     os.close(engine.fds[0])
+
+
+def test_a_save_that_is_cancelled_has_no_file():
+    engine = Line()
+    front = Conversation(engine)
+    front.feed(0, encode(Frame(b"save", 7, saves=True)))
+    os.write(engine.fds[0], b"half")
+    front.feed(1, encode(Frame(b"cancel", 7)))
+    front.outbox.put(Exit(0))
+    assert [item for some in front.say() for item in some] == [Saved(7), Exit(0)]
+    assert front.read(7, 0) == b""
+    assert engine.written == [b"save", b"cancel"]
+    os.close(engine.fds[0])
+
+
+def test_what_waits_leaves_together():
+    front = Conversation(Line())
+    for i in range(3):
+        front.receive(b"%d" % i)
+    said = front.say()
+    assert len(next(said)) == 3
+    front.outbox.put(Exit(0))
+    assert [*said] == [[Exit(0)]]

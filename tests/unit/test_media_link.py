@@ -54,8 +54,8 @@ def opened(process: Any) -> Any:
 async def test_a_task_whose_engine_is_gone_goes_to_the_next_one(error):
     one = opened(Process(error))
     task, _ = submit_task(one, [1, -2], File())
-    following = Process()
-    one.on_ready(FakeBackend().info(), following)
+    following = one.lifecycle.process = Process()
+    one.on_ready(FakeBackend().info())
     ((sent, fd),) = [command for command in following.commands if isinstance(command[0], Task)]
     assert (sent.id, sent.media, fd) == (task.id, [PICTURE], 99)
 
@@ -67,7 +67,8 @@ async def test_where_there_is_no_room_the_client_is_told():
     assert not one._pending
     one.lifecycle.process.error = None
     _, stream = submit_task(one, [1, -2], File())
-    one.on_ready(FakeBackend().info(), Process(BlockingIOError()))
+    one.lifecycle.process = Process(BlockingIOError())
+    one.on_ready(FakeBackend().info())
     with pytest.raises(Unavailable):
         await anext(aiter(stream))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from typing import Any, cast
@@ -25,9 +26,9 @@ class Process(threads.Process):
 
     def __init__(self, n_channels: int, timeout_s: float) -> None:
         super().__init__(n_channels, timeout_s)
-        ours, theirs = socket.socketpair()
+        ours, self.theirs = socket.socketpair()
         self.quick, self.frames = [ours], []
-        self.thread = threading.Thread(target=self._serve, args=(BlockingChannel(theirs),), daemon=True)
+        self.thread = threading.Thread(target=self._serve, args=(BlockingChannel(self.theirs),), daemon=True)
         self.thread.start()
 
     def take_quick(self) -> socket.socket | None:
@@ -37,6 +38,8 @@ class Process(threads.Process):
         reason = super().close()
         if (quick := self.take_quick()) is not None:
             quick.close()
+        with contextlib.suppress(OSError):  # its thread has closed it
+            self.theirs.shutdown(socket.SHUT_RDWR)  # the end of a process ends its sockets
         self.thread.join(GENEROUS_S)
         return reason
 

@@ -24,6 +24,8 @@ MESSAGES = [{"role": "user", "content": "a"}]
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 GROWS = "{% set n = namespace(x='a') %}{% for i in range(99) %}"
 NESTED = "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
+# Inside one call of the interpreter, which only the system ends, and the process with it.
+KILLS = NESTED + "{% set a = n.x %}" + NESTED + "{{ a == n.x }}"
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,7 @@ def test_memory_is_limited(renderer, source):
         LOOP,
         "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(99) }}",
         NESTED + "{{ n.x }}",
-        NESTED + "{% set a = n.x %}" + NESTED + "{{ a == n.x }}",  # inside one call of the interpreter
+        KILLS,
     ],
 )
 def test_time_is_limited(renderer, source):
@@ -106,6 +108,29 @@ def test_a_lost_process_is_replaced(renderer):
     template = renderer.template("b")
     os.kill(renderer.pid, signal.SIGKILL)
     assert template.render(MESSAGES) == "b"
+
+
+def test_a_template_that_ends_the_process_fails_no_other(renderer):
+    """All models share the process, and wait for its successor."""
+    hostile, other = renderer.template(KILLS), renderer.template("b")
+    with ThreadPoolExecutor(8) as pool:
+        killing = pool.submit(hostile.render, MESSAGES)
+        others = [pool.submit(other.render, MESSAGES) for _ in range(20)]
+        assert [each.result() for each in others] == ["b"] * len(others)
+        assert isinstance(killing.exception(), TemplateLimit)
+
+
+def test_a_template_that_has_exceeded_a_limit_holds_up_no_other(renderer):
+    loop, other = renderer.template(f"{LOOP}{{# again #}}"), renderer.template("b")
+    with pytest.raises(TemplateLimit):
+        loop.render(MESSAGES)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(loop.render, MESSAGES)
+        n_rendered = 0
+        while not slow.done():
+            assert other.render(MESSAGES) == "b"
+            n_rendered += 1
+        assert n_rendered > 1
 
 
 def test_a_process_that_cannot_be_started_is_tried_again(renderer, monkeypatch):

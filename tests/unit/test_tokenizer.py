@@ -12,7 +12,8 @@ import pytest
 
 from corral.core.errors import CorralError, InvalidRequest, Unavailable
 from corral.link import restart
-from corral.link.tokenizer import MAX_TRIES, Tokenizer
+from corral.link.supervisor import MAX_TRIES
+from corral.link.tokenizer import Tokenizer
 from tests.unit.fake_tokenizer import (
     FILE,
     GENEROUS_S,
@@ -135,7 +136,7 @@ def test_a_process_that_cannot_be_started_is_tried_again(vocab, tokenizer, pool)
     Process.errors[:] = [CorralError("it is gone"), CorralError("it is gone")]
     Process.all[0].kill()
     until(lambda: len(Process.all) == 4 and tokenizer.n_restarts == 3)
-    until(lambda: not tokenizer._refusal)
+    until(lambda: not tokenizer.worker._refusal)
     assert tokenize(vocab, "a") == tokens_of("a")
 
 

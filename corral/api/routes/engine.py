@@ -86,6 +86,6 @@ def _render(engine: Member) -> dict[str, Any]:
         "slots": list(engine.slots),
         "n_running": load.n_running,
         "n_waiting": load.n_waiting,
-        "n_restarts": engine.n_restarts,
+        "n_restarts": engine.lifecycle.n_restarts,
         "fingerprint": engine.fingerprint,
     }

@@ -1,7 +1,7 @@
 """One model of the catalog over all its loads: its engine, its front, and what it needs.
 
 An unloaded model keeps its front, and with it sessions, adapters and counts; only its engine and tokenizer
-processes are gone. `Residency` decides when.
+processes are gone. `Residency` decides when. All models share one renderer.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from corral.core.result import Loading, ModelInfo, Planned, Stage
 from corral.core.settings import EngineSettings, Settings
 from corral.link.client import EngineClient
 from corral.link.lifecycle import EngineState
+from corral.link.renderer import Renderer
 from corral.memory.plan import HOST, HOST_MARGIN
 from corral.server.errand import Errand, Tell
 from corral.server.front import Front
 from corral.server.router.failure import Failure
 from corral.server.router.residency import Phase, Residency, Stay
-from corral.server.text_processes import TextProcesses
+from corral.server.text_processes import start_tokenizer
 from corral.telemetry.dispatcher import Telemetry
 
 Locate = Callable[[Settings, Tell], Settings]
@@ -65,7 +66,7 @@ class Owner(Protocol):
 
     def on_change(self, model: ServedModel) -> None: ...
 
-    def notify(self, model: ServedModel) -> None: ...
+    def on_phase(self, model: ServedModel) -> None: ...
 
 
 class ModelStore(Protocol):
@@ -82,6 +83,7 @@ class Surroundings:
 
     hub: Starlette
     connections: Sized
+    renderer: Renderer
     locate: Locate
 
 
@@ -194,7 +196,7 @@ class ServedModel:
         self._leaving = asyncio.create_task(self._leave())
 
     def on_phase(self) -> None:
-        self._registry.notify(self)
+        self._registry.on_phase(self)
 
     async def _load(self) -> None:
         try:
@@ -292,13 +294,13 @@ class ServedModel:
         return engine
 
     async def _open_front(self, settings: Settings, engine: EngineClient, telemetry: Telemetry) -> Front:
-        texts = TextProcesses(settings.server)
+        renderer, hub = self._around.renderer, self._around.hub
+        tokenizer = start_tokenizer(settings.server)
+        renderer.start()
         try:
-            texts.start()
-            hub = self._around.hub
-            self.front = await asyncio.to_thread(Front, settings, engine, telemetry, texts, hub)
+            self.front = await asyncio.to_thread(Front, settings, engine, telemetry, tokenizer, renderer, hub)
         except BaseException:
-            await asyncio.to_thread(texts.close)
+            await asyncio.to_thread(tokenizer.close)
             raise
         return self.front
 

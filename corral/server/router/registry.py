@@ -184,6 +184,12 @@ class Registry:
         self._residency.tick()
         self.notify(model)
 
+    def on_phase(self, model: ServedModel) -> None:
+        """Let what all models share rest while none is loaded, and tell all that wait for a change."""
+        if all(each.stay.phase is Phase.OUT for each in self._all()):
+            self._around.renderer.rest()
+        self.notify(model)
+
     def notify(self, model: ServedModel) -> None:
         """Tell all that wait for a change."""
         changed, self._changed = self._changed, asyncio.Event()

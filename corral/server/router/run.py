@@ -14,6 +14,7 @@ from corral.api.durable_runner import DurableRunner, start_durable
 from corral.api.state import AppState
 from corral.core.catalog import CatalogModel
 from corral.core.settings import Settings
+from corral.link.renderer import Renderer
 from corral.server.drain import Drain
 from corral.server.edge import Edge
 from corral.server.front import prepare_loop
@@ -83,7 +84,8 @@ class _Life:
             drain=self._drain,
         )
         self._server.keys = hub.state.keys
-        around = Surroundings(hub, self._server.connections, locate)
+        self._renderer = Renderer(server.engine_timeout_s)
+        around = Surroundings(hub, self._server.connections, self._renderer, locate)
         self.registry = hub.state.registry = Registry(catalog, server, around)
         self._directory = hub.state.models = Directory(self.registry, store, read)
         self._settings = settings
@@ -133,6 +135,7 @@ class _Life:
             if batches is not None:
                 await batches.close()
             await self.registry.close()
+            await asyncio.to_thread(self._renderer.close)
             with contextlib.suppress(asyncio.CancelledError):
                 await state.responses.close()
             await state.streams.close()
