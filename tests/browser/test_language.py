@@ -106,7 +106,7 @@ def test_nothing_on_the_page_is_without_translation(new_page, corral):
     mark_texts(page, "more/")
     page.goto(corral.url)
     box = page.get_by_label("¤Your message")
-    expect(page.get_by_text("¤Answers come from")).to_be_visible()
+    expect(page.get_by_text("¤runs on this server")).to_be_visible()
     page.get_by_role("button", name="¤Settings", exact=True).click()
     page.get_by_label("¤Max tokens", exact=True).fill("3")
     page.locator(".settings details").evaluate_all("(all) => all.forEach((each) => (each.open = true))")

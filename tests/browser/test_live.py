@@ -167,3 +167,15 @@ def test_an_answer_goes_on_after_the_server_was_killed(page, durable, problems):
     expect(chat.last.locator(".markdown")).to_have_text(words(len(text.split()) + 30))
     expect(chat.last.locator(".markdown")).to_have_text(beginning(text))
     stop(chat)
+
+
+def test_a_branch_that_waits_for_a_slot_says_so(page, models):
+    with CorralProcess("-m", models / "llama-bpe.gguf", "-c", 4096, "-np", 1, "--context-shift") as server:
+        chat = ChatPage(page, server.url).open()
+        chat.never_end()
+        chat.say("Talk.")
+        chat.wait_for_words(5)
+        chat.do("Second answer from here")
+        expect(chat.last.get_by_role("group", name="Branches")).to_contain_text("2 / 2")
+        expect(chat.last.get_by_role("status")).to_contain_text("Waiting: a free slot; place 1 in the queue")
+        stop(chat)

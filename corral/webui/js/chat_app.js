@@ -10,10 +10,11 @@ import * as tree from "./tree.js";
 import { Writer } from "./writer.js";
 
 const RETRY_MS = 1500;
+const NOTICE_MS = 6000;
 
 export class ChatApp {
   /** server: connecting, loading, ready, down or locked (it requires a key). `fieldErrors`: the server's errors for
-   * settings. `running`: the progress of running answers, by chat. `editing`: ids of the messages in an editor.
+   * settings. `running`: the progress of running answers, by chat and message. `editing`: ids of the messages in an editor.
    * `callRuns`: results of tool calls that wait for others, by message and index. */
   state = {
     server: "connecting",
@@ -40,6 +41,7 @@ export class ChatApp {
   live = new LiveAnswers();
   #listeners = new Set();
   #retry = 0;
+  #leaving = 0;
 
   subscribe(listener) {
     this.#listeners.add(listener);
@@ -52,8 +54,16 @@ export class ChatApp {
     for (const listener of this.#listeners) listener(this.state);
   }
 
-  tell(text, kind = "info") {
-    this.set({ notice: text ? { text, kind } : null });
+  /** Shows a notice, or none without text. A success (`info`) leaves by itself; others stay until they are dismissed, or no
+   * longer true: `untell` with the same topic. */
+  tell(text, kind = "info", topic = "") {
+    clearTimeout(this.#leaving);
+    this.set({ notice: text ? { text, kind, topic } : null });
+    if (text && kind === "info") this.#leaving = setTimeout(() => this.tell(""), NOTICE_MS);
+  }
+
+  untell(topic) {
+    if (this.state.notice?.topic === topic) this.tell("");
   }
 
   openPanel(name, fields = {}) {
@@ -141,8 +151,11 @@ export class ChatApp {
     this.chats.change(this.state.chat.id, (chat) => tree.showBranch(chat, messageId), true);
   }
 
+  /** Removes a message and what follows; without any message the chat is gone too. */
   removeMessage(messageId) {
-    this.chats.change(this.state.chat.id, (chat) => tree.removeBranch(chat, messageId), true);
+    const { chat } = this.state;
+    const left = tree.removeBranch(chat, messageId);
+    return left.leaf ? this.chats.change(chat.id, () => left, true) : this.chats.remove(chat.id);
   }
 
   openEditor(messageId) {

@@ -2,7 +2,7 @@
 
 import { html, useState } from "../html.js";
 import { modelText } from "./model_text.js";
-import { isForChat } from "../many_models.js";
+import { isForChat, isUp } from "../many_models.js";
 import { ModelList } from "./model_list.js";
 import { t } from "../more_text.js";
 
@@ -15,15 +15,26 @@ export function ModelChoice({ app, state }) {
     setOpened("compare");
   };
   const close = (name) => () => setOpened((now) => (now === name ? "" : now));
-  const chosen = models.filter(isForChat);
+  const usable = models.filter(isForChat);
+  const groups = [
+    [t("models.inMemory"), usable.filter(({ status }) => isUp(status))],
+    [t("models.available"), usable.filter(({ status }) => !isUp(status))],
+    [t("models.notForChat"), models.filter((row) => !usable.includes(row)), true],
+  ];
   return html`<select
       class="model"
       aria-label=${t("models.model")}
       onFocus=${() => app.many.refresh()}
       onChange=${(event) => app.many.use(event.target.value)}
     >
-      ${chosen.map(
-        (row) => html`<option key=${row.id} value=${row.id} selected=${row.id === props?.model_alias}>${modelText(row)}</option>`,
+      ${groups.map(
+        ([label, rows, isDisabled]) =>
+          rows.length > 0 &&
+          html`<optgroup key=${label} label=${label} disabled=${isDisabled}>
+            ${rows.map(
+              (row) => html`<option key=${row.id} value=${row.id} selected=${row.id === props?.model_alias}>${modelText(row)}</option>`,
+            )}
+          </optgroup>`,
       )}
     </select>
     <button type="button" onClick=${() => setOpened("list")}>${t("models.title")}</button>

@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "../html.js";
 import { titleOf } from "../tree.js";
 import { useFocus } from "./focus.js";
-import { Icon, IconButton } from "./icon.js";
+import { Icon, IconButton, TextButton } from "./icon.js";
 import { nextTheme } from "../theme.js";
 import { t } from "../text.js";
 
@@ -92,11 +92,11 @@ function Foot({ app, isReady, hasChats }) {
     event.target.value = "";
   };
   return html`<div class="sidebar-foot">
-    <${IconButton} icon="upload" label=${t("sidebar.import")} disabled=${!isReady} onClick=${() => file.current.click()} />
+    <${TextButton} icon="upload" label=${t("sidebar.import")} disabled=${!isReady} onClick=${() => file.current.click()} />
     <input ref=${file} type="file" accept="application/json,.json" hidden disabled=${!isReady} onChange=${read} aria-label=${t("sidebar.file")} />
-    <${IconButton} icon="download" label=${t("sidebar.exportAll")} disabled=${!hasChats} onClick=${() => app.chats.exportAs()} />
-    <${IconButton} icon="theme" label=${t("sidebar.theme")} onClick=${nextTheme} />
-    <a class="icon-button" href="monitor" title=${t("sidebar.monitor")} aria-label=${t("sidebar.monitor")}><${Icon} name="chart" /></a>
+    <${TextButton} icon="download" label=${t("sidebar.exportAll")} disabled=${!hasChats} onClick=${() => app.chats.exportAs()} />
+    <${TextButton} icon="theme" label=${t("sidebar.theme")} onClick=${nextTheme} />
+    <a class="text-button" href="monitor"><${Icon} name="chart" /><span class="label">${t("sidebar.monitor")}</span></a>
   </div>`;
 }
 
