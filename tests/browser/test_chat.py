@@ -110,12 +110,16 @@ def test_an_answer_can_be_edited_too(chat):
 
 
 def test_a_message_is_deleted_with_all_behind_it(chat, page):
-    page.on("dialog", lambda dialog: dialog.accept())
     chat.force("yes")
     chat.ask("One?")
     chat.ask("Two?")
     chat.do("Delete", chat.messages.nth(2))
     expect(chat.messages).to_have_count(2)
+    page.get_by_role("button", name="Undo").click()
+    expect(chat.messages).to_have_count(4)
+    page.reload()
+    chat.wait_until_ready()
+    expect(chat.messages).to_have_count(4)
 
 
 @pytest.mark.parametrize("permissions", [["clipboard-write"], []], ids=["", "refused"])

@@ -54,7 +54,6 @@ def entry(page, title: str, action: str):
 
 
 def test_rename_and_delete(chat, page):
-    page.on("dialog", lambda dialog: dialog.accept())
     fill(chat, "About apples", "About pears")
     entry(page, "About apples", "Rename").click()
     expect(page.get_by_label("Chat title")).to_be_focused()
@@ -64,6 +63,10 @@ def test_rename_and_delete(chat, page):
     expect(page.locator(".entry a", has_text="Fruit")).to_be_visible()
     page.reload()
     chat.wait_until_ready()
+    entry(page, "Fruit", "Delete").click()
+    expect(page.locator(".entry a")).to_have_text(["About pears"])
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".entry a")).to_have_text(["Fruit", "About pears"])
     entry(page, "Fruit", "Delete").click()
     expect(page.locator(".entry a")).to_have_text(["About pears"])
     entry(page, "About pears", "Delete").click()
@@ -125,11 +128,12 @@ def test_news_of_a_success_leave_by_themselves(page, corral):
 
 
 def test_a_chat_without_its_first_message_is_gone(chat, page):
-    page.on("dialog", lambda dialog: dialog.accept())
     fill(chat, "About apples", "About pears")
     chat.do("Delete", chat.messages.first)
     expect(chat.messages).to_have_count(0)
     expect(page.locator(".entry a")).to_have_text(["About apples"])
+    page.get_by_role("button", name="Undo").click()
+    expect(chat.messages).to_have_count(2)
 
 
 def test_a_file_that_is_none_says_so(chat, page, tmp_path):

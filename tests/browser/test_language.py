@@ -73,7 +73,7 @@ UNMARKED = r"""() => {
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const { data, parentElement } = node;
     const isText = isShown(parentElement) && !parentElement.closest(OWN) && /[A-Za-z]{2}/.test(data);
-    const isKey = /^(?:(?:Alt|Ctrl)\+.|Esc)$/.test(data);
+    const isKey = /^(?:(?:Alt|Ctrl)\+.|Esc|F32|[\d.,]+ kB)$/.test(data);
     if (isText && !isKey && !data.includes("¤")) found.push(data.trim());
   }
   for (const each of document.querySelectorAll("[aria-label], [placeholder], [title]")) {

@@ -41,6 +41,7 @@ def chat(page, corral) -> ChatPage:
 def fill(chat: ChatPage, *texts: str) -> None:
     """A chat for each text."""
     chat.force("yes")
+    chat.use_for_new_chats()
     for text in texts:
         chat.page.get_by_role("button", name="New chat", exact=True).click()
         chat.ask(text)

@@ -216,6 +216,7 @@ def test_titles_in_idle_time_when_they_are_switched_on(chat, page):
     page.get_by_label("Command or chat").fill("titles by the model")
     page.get_by_role("option", name="Titles by the model: switch on").click()
     chat.force("yes")
+    chat.use_for_new_chats()
     chat.ask("About apples")
     expect(page.locator(".entry a")).to_have_text(["Fruit trees"])
     page.get_by_role("button", name="New chat", exact=True).click()

@@ -6,6 +6,7 @@ import { Chats } from "./chats.js";
 import { LiveAnswers } from "./live.js";
 import { defaultsOf, onlyFields } from "./settings.js";
 import { ToolUse } from "./tool_use.js";
+import { t } from "./text.js";
 import * as tree from "./tree.js";
 import { Writer } from "./writer.js";
 
@@ -55,10 +56,10 @@ export class ChatApp {
   }
 
   /** Shows a notice, or none without text. A success (`info`) leaves by itself; others stay until they are dismissed, or no
-   * longer true: `untell` with the same topic. */
-  tell(text, kind = "info", topic = "") {
+   * longer true: `untell` with the same topic. `undo`: takes back what it tells of. */
+  tell(text, kind = "info", { topic = "", undo = null } = {}) {
     clearTimeout(this.#leaving);
-    this.set({ notice: text ? { text, kind, topic } : null });
+    this.set({ notice: text ? { text, kind, topic, undo } : null });
     if (text && kind === "info") this.#leaving = setTimeout(() => this.tell(""), NOTICE_MS);
   }
 
@@ -155,7 +156,14 @@ export class ChatApp {
   removeMessage(messageId) {
     const { chat } = this.state;
     const left = tree.removeBranch(chat, messageId);
-    return left.leaf ? this.chats.change(chat.id, () => left, true) : this.chats.remove(chat.id);
+    if (!left.leaf) return this.chats.remove(chat.id);
+    this.chats.change(chat.id, () => left, true);
+    const undo = async () => {
+      await this.chats.open(chat.id);
+      const { leaf, messages } = chat;
+      this.chats.change(chat.id, (now) => ({ ...now, leaf, messages: { ...messages, ...now.messages } }), true);
+    };
+    return this.tell(t("message.deleted"), "info", { undo });
   }
 
   openEditor(messageId) {

@@ -158,11 +158,19 @@ export class Chats {
 
   async remove(id) {
     this.#app.writer.stop(id);
+    const chat = await this.load(id).catch(() => null); // one that is damaged is gone for good
     this.#saver.forget(id);
     await this.#store.remove(id);
     this.#open.delete(id);
-    if (id === this.#app.state.chat.id) this.create();
+    const isShown = id === this.#app.state.chat.id;
+    if (isShown) this.create();
     await this.#list();
+    const undo = async () => {
+      await this.#store.save({ ...chat, revision: undefined }, chat.updatedAt);
+      await this.#list();
+      if (isShown) await this.open(id);
+    };
+    this.#app.tell(t("app.chatDeleted"), "info", { undo: chat && undo });
   }
 
   /** Changes an open chat and saves it, immediately or soon. */
@@ -183,7 +191,7 @@ export class Chats {
 
   /** The saver tries again as long as the server is away, which the page says already. */
   #notSaved(error) {
-    if (!error.isPassing) this.#app.tell(t("app.notSaved", { reason: error.message }), "bad", NOT_SAVED);
+    if (!error.isPassing) this.#app.tell(t("app.notSaved", { reason: error.message }), "bad", { topic: NOT_SAVED });
     else if (error.isUnreachable) this.#app.lose(error.message);
   }
 

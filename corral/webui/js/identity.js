@@ -17,7 +17,7 @@ export function authorOf({ role, model }, state) {
 
 /** Returns the encoding of its weights: what follows architecture and parameters in `llama 135M Q4_1`. */
 export function encodingOf(props) {
-  return (props?.model_ftype ?? "").split(" ").slice(2).join(" ");
+  return (props?.model_ftype ?? "").split(" ").slice(2).join(" ").replace(/^all /, "");
 }
 
 /** Returns what is known of the model besides its name. */

@@ -71,7 +71,9 @@ export function App({ app }) {
       </p>`}
       ${notice &&
       html`<p class="banner ${notice.kind}" role="status">
-        ${notice.text} <${IconButton} icon="close" label=${t("app.dismiss")} onClick=${() => app.tell("")} />
+        ${notice.text} <span class="space"></span>
+        ${notice.undo && html`<button type="button" onClick=${() => (app.tell(""), notice.undo())}>${t("app.undo")}</button>`}
+        <${IconButton} icon="close" label=${t("app.dismiss")} onClick=${() => app.tell("")} />
       </p>`}
       <${Thread} app=${app} state=${state} onOpen=${setOpen} />
       <${Composer} app=${app} state=${state} />

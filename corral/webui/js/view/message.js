@@ -140,7 +140,7 @@ function Actions({ message, isBusy, app, showsTokens, onEdit, onTokens }) {
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };
-  const remove = () => confirm(t("message.confirmDelete")) && app.removeMessage(message.id);
+  const remove = () => app.removeMessage(message.id);
   return html`<span class="actions">
     <${IconButton} icon=${isCopied ? "check" : "copy"} label=${isCopied ? t("common.copied") : t("common.copy")} onClick=${copy} />
     ${message.role !== "tool" && html`<${IconButton} icon="edit" label=${t("common.edit")} disabled=${isBusy} onClick=${onEdit} />`}

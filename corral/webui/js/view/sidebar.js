@@ -118,7 +118,7 @@ function Entry({ entry, isShown, isRunning, app, onPick }) {
       <${IconButton} icon="edit" label=${t("sidebar.rename")} onClick=${() => setRenaming(true)} />
       <${IconButton} icon="download" label=${t("sidebar.export")} onClick=${() => app.chats.exportAs([entry.id])} />
       <${IconButton} icon="more" label=${t("sidebar.more")} onClick=${() => app.openPanel("chat_menu", { id: entry.id })} />
-      <${IconButton} icon="trash" label=${t("common.delete")} onClick=${() => confirmed(entry) && app.chats.remove(entry.id)} />
+      <${IconButton} icon="trash" label=${t("common.delete")} onClick=${() => app.chats.remove(entry.id)} />
     </span>
   </li>`;
 }
@@ -136,10 +136,6 @@ function TitleField({ title, onDone, onCancel }) {
     onBlur=${(event) => onDone(event.target.value)}
     onKeyDown=${onKeyDown}
   />`;
-}
-
-function confirmed({ title }) {
-  return confirm(t("sidebar.confirmDelete", { title: title || t("sidebar.newChat") }));
 }
 
 /** Groups chats, the first of each group: pinned ones, folders by name, the others by the time of their last change. */
