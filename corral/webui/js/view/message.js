@@ -17,7 +17,7 @@ export function Message({ message, siblings, author, isLast, isBusy, isEditing, 
   const isWriting = message.state === "writing" && isBusy;
   return useMemo(
     () => html`<article class="message ${message.role} ${isLast ? "last" : ""}" aria-label=${NAMES[message.role]} data-id=${message.id}>
-      <h2 class="author" dir="auto">${author || NAMES[message.role]}</h2>
+      <h2 class="author" dir=${author ? "auto" : undefined}>${author || NAMES[message.role]}</h2>
       ${(message.files || message.audio) &&
       html`<${Lazy} from="./file_chips.js" view="SentFiles" files=${message.files} audio=${message.audio} />`}
       ${message.images?.length > 0 && html`<${Images} images=${message.images} />`}

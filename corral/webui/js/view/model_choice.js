@@ -1,6 +1,7 @@
 // A choice of the model, where the server has several, and a dialog with all of them.
 
 import { html, useState } from "../html.js";
+import { TextButton } from "./icon.js";
 import { modelText } from "./model_text.js";
 import { isForChat, isUp } from "../many_models.js";
 import { ModelList } from "./model_list.js";
@@ -37,7 +38,7 @@ export function ModelChoice({ app, state }) {
           </optgroup>`,
       )}
     </select>
-    <button type="button" onClick=${() => setOpened("list")}>${t("models.title")}</button>
+    <${TextButton} icon="columns" label=${t("models.title")} onClick=${() => setOpened("list")} />
     ${opened === "list" && html`<${ModelList} app=${app} models=${models} onCompare=${compare} onClose=${close("list")} />`}
     ${opened === "compare" && html`<${comparison.Comparison} app=${app} state=${state} onClose=${close("compare")} />`}`;
 }

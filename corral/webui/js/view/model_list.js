@@ -25,7 +25,7 @@ export function ModelList({ app, models, onCompare, onClose }) {
     <table>
       <thead>
         <tr>
-          <th>${t("models.model")}</th><th>${t("models.file")}</th><th>${t("models.memory")}</th><th>${t("models.state")}</th><th></th>
+          <th>${t("models.model")}</th><th>${t("models.file")}</th><th>${t("models.memory")}</th><th>${t("models.state")}</th><td></td>
         </tr>
       </thead>
       <tbody>
