@@ -167,6 +167,7 @@ def test_an_answer_goes_on_after_the_server_was_killed(page, durable, problems):
     expect(chat.last.locator(".markdown")).to_have_text(words(len(text.split()) + 30))
     expect(chat.last.locator(".markdown")).to_have_text(beginning(text))
     stop(chat)
+    expect(page.get_by_text("could not be saved")).to_have_count(0)
 
 
 def test_a_branch_that_waits_for_a_slot_says_so(page, models):
