@@ -31,7 +31,7 @@ export class Chats {
     this.#local ??= await openLocalStore();
     this.#store = storeKind(props) === "server" ? await (await import("./remote.js")).openRemoteStore() : this.#local;
     this.#saver = new Saver(this.#store, (chat, theirs) => this.#saved(chat, theirs), (error) => this.#notSaved(error));
-    this.#unwatch = this.#store.onChange(() => this.#refresh());
+    this.#unwatch = this.#store.onChange(() => unlessAway(this.#refresh()));
     if (!this.#store.isLasting && this.#store.kind === "browser") {
       this.#app.tell(t("app.noStorage"), "warn");
     }
@@ -201,7 +201,7 @@ export class Chats {
     const { state } = this.#app;
     if (chat) this.#open.set(id, { ...(theirs ? tree.merge(chat, theirs) : chat), updatedAt, revision });
     if (id === state.chat.id) this.#app.set({ chat: this.#open.get(id) ?? state.chat });
-    if (!state.running[id] || !state.chats.some((each) => each.id === id)) this.#list();
+    if (!state.running[id] || !state.chats.some((each) => each.id === id)) unlessAway(this.#list());
   }
 
   // Files
@@ -235,6 +235,13 @@ export class Chats {
     await this.#list();
     this.#app.tell(t("app.moved", { n }));
   }
+}
+
+/** A list that cannot be read while the server is away is read again later. */
+function unlessAway(reading) {
+  reading.catch((error) => {
+    if (!error.isPassing) throw error;
+  });
 }
 
 function storeKind(props) {
