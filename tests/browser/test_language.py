@@ -115,6 +115,7 @@ def test_nothing_on_the_page_is_without_translation(new_page, corral):
     box.press("Enter")
     expect(page.locator("article .timings")).to_be_visible()
     expect(page.get_by_role("button", name="¤Send", exact=True)).to_be_visible()
+    expect(page.locator("article .markdown")).to_be_attached()
     page.evaluate("document.querySelectorAll('.markdown, .said').forEach((each) => (each.dataset.own = ''))")
     assert page.evaluate(UNMARKED) == []
     for key in ("Alt+/", "Control+k"):
