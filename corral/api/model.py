@@ -14,6 +14,7 @@ from corral.chat.chat_format import ChatFormat
 from corral.chat.guard import Guard
 from corral.chat.reasoning import ReasoningFormat
 from corral.core.errors import NotSupported
+from corral.core.model_title import title_of
 from corral.core.params import GenerationParams, JsonWhitespace
 from corral.core.result import ModelInfo
 from corral.core.settings import Settings
@@ -75,6 +76,11 @@ class ModelFacts:
     def name(self) -> str:
         """Return the name in responses: `--alias`, or the file name without its directory."""
         return self._alias or os.path.basename(self.path)
+
+    @property
+    def title(self) -> str:
+        """Return what people call it: `--alias`, or what its file says."""
+        return self._alias or title_of(self.path, self.info.name, self.info.basename)
 
     @property
     def is_loaded(self) -> bool:

@@ -68,6 +68,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_bytes: int
     n_state_bytes: int = 0  # of a full slot, saved
     description: str
+    name: str = ""  # `general.name` of the file
+    basename: str = ""  # `general.basename`
     path: str = ""  # of the opened file, which may be a re-encoded copy of the given one
     weights: str = ""  # their encoding, and why it was chosen; for the log
     can_generate: bool = True

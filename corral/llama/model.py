@@ -143,6 +143,8 @@ class Model:
             n_bytes=self.n_bytes,
             n_state_bytes=n_state_bytes,
             description=self.description,
+            name=self._metadata("general.name"),
+            basename=self._metadata("general.basename"),
             path=self.path,
             can_generate=can_generate,
             encoder=encoder,

@@ -38,6 +38,14 @@ class ChatPage:
         """What the last answer says."""
         return self.last.locator(".markdown").inner_text()
 
+    def cached(self) -> tuple[int, int]:
+        """How many tokens of the last prompt were cached, and how many it had."""
+        about = self.last.locator(".timings").get_attribute("title") or ""
+        found = re.search(r"([\d,]+) of ([\d,]+) cached", about)
+        assert found, about
+        cached, of = (int(each.replace(",", "")) for each in found.groups())
+        return cached, of
+
     def say(self, text: str) -> None:
         self.box.fill(text)
         self.box.press("Enter")
@@ -87,6 +95,10 @@ class ChatPage:
     def force(self, *texts: str) -> None:
         """The model says exactly this, or one of these."""
         self.set("Grammar", "root ::= " + " | ".join(_literal(text) for text in texts))
+
+    def use_for_new_chats(self) -> None:
+        """New chats begin with the settings of this one."""
+        self.open_settings().get_by_role("button", name="Use for new chats").click()
 
     def never_end(self, separator: str = " ") -> None:
         """The model writes word after word until it is stopped; the server needs `--context-shift` for it."""

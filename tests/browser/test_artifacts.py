@@ -41,7 +41,8 @@ def chat(page, corral) -> ChatPage:
 def preview(chat: ChatPage, language: str, text: str) -> Locator:
     """The block of code, with its preview."""
     block = show_answer(chat, f"```{language}\n{text}\n```").locator(".code")
-    block.get_by_role("button", name="Preview", exact=True).click()
+    if language != "mermaid":  # a diagram is drawn by itself
+        block.get_by_role("button", name="Preview", exact=True).click()
     expect(block.locator("iframe")).to_be_visible()
     return block
 
@@ -96,6 +97,37 @@ def test_a_diagram(chat):
     block = preview(chat, "mermaid", GRAPH)
     inside = block.frame_locator("iframe")
     expect(inside.locator("svg text", has_text="Start")).to_be_visible()
+
+
+HEIGHT = "(each) => each.getBoundingClientRect().height"
+
+
+def test_a_preview_is_as_high_as_its_content_up_to_a_share_of_the_window(chat, page):
+    short = preview(chat, "html", "<p>One line</p>").locator("iframe")
+    page.wait_for_function(f"() => ({HEIGHT})(document.querySelector('iframe')) < 100")
+    block = short.locator("xpath=ancestor::div[contains(@class, 'code')][1]")
+    block.get_by_role("button", name="Code", exact=True).click()
+    preview(chat, "html", "<p>One line</p>" * 200)
+    page.wait_for_function(
+        f"() => Math.abs(({HEIGHT})(document.querySelector('iframe')) - 0.7 * innerHeight) < 2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "is_dark"), [("<p>Plain</p>", True), ("<p style='color:#111'>Own</p>", False)]
+)
+def test_a_preview_has_the_colours_of_the_page_unless_it_has_its_own(new_page, corral, text, is_dark):
+    chat = ChatPage(new_page(color_scheme="dark"), corral.url).open()
+    root = preview(chat, "html", text).frame_locator("iframe").locator("html")
+    expect(root.locator("p")).to_be_visible()
+    expect(root).to_have_css("background-color", "rgb(22, 24, 29)" if is_dark else "rgb(255, 255, 255)")
+
+
+def test_what_is_previewed_can_be_downloaded(chat, page):
+    block = preview(chat, "svg", SVG)
+    with page.expect_download() as download:
+        block.get_by_role("button", name="Download").click()
+    assert download.value.suggested_filename == "drawing.svg"
 
 
 HOSTILE_GRAPHS = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import FilePayload, expect
 
 from tests.browser.chat_page import ChatPage, redraw
 from tests.system.process import CorralProcess
@@ -15,13 +15,14 @@ from tests.system.process import CorralProcess
 def chat(page, corral) -> ChatPage:
     opened = ChatPage(page, corral.url).open()
     opened.force("yes", "no")
+    opened.use_for_new_chats()
     return opened
 
 
 def fill(chat: ChatPage, *texts: str) -> None:
     """A chat for each text."""
     for text in texts:
-        chat.page.get_by_role("button", name="New chat").click()
+        chat.page.get_by_role("button", name="New chat", exact=True).click()
         chat.ask(text)
 
 
@@ -53,7 +54,6 @@ def entry(page, title: str, action: str):
 
 
 def test_rename_and_delete(chat, page):
-    page.on("dialog", lambda dialog: dialog.accept())
     fill(chat, "About apples", "About pears")
     entry(page, "About apples", "Rename").click()
     expect(page.get_by_label("Chat title")).to_be_focused()
@@ -63,6 +63,10 @@ def test_rename_and_delete(chat, page):
     expect(page.locator(".entry a", has_text="Fruit")).to_be_visible()
     page.reload()
     chat.wait_until_ready()
+    entry(page, "Fruit", "Delete").click()
+    expect(page.locator(".entry a")).to_have_text(["About pears"])
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".entry a")).to_have_text(["Fruit", "About pears"])
     entry(page, "Fruit", "Delete").click()
     expect(page.locator(".entry a")).to_have_text(["About pears"])
     entry(page, "About pears", "Delete").click()
@@ -85,6 +89,51 @@ def test_export_and_import(chat, page, new_page, tmp_path):
     expect(other.page.get_by_text("2 chats were imported.")).to_be_visible()
     other.page.get_by_role("link", name="About apples").click()
     expect(other.messages).to_have_count(2)
+
+
+DAY_MS = 86_400_000
+
+
+def file_of_weeks(now_ms: int, n_chats: int = 12) -> FilePayload:
+    """Chats of the last six weeks, the newest first."""
+    chats = []
+    for i in range(n_chats):
+        time = now_ms - i * 42 * DAY_MS // n_chats
+        message = {"id": f"{i:032x}", "parent": None, "role": "user", "content": f"Question {i}"}
+        chats.append(
+            {
+                **{"id": f"{100 + i:032x}", "title": f"Chat {i}", "createdAt": time, "updatedAt": time},
+                **{"system": "", "settings": {}, "leaf": f"{i:032x}"},
+                "messages": {f"{i:032x}": {**message, "state": "done", "createdAt": time}},
+            }
+        )
+    text = json.dumps({"format": "corral-chats", "version": 1, "chats": chats})
+    return {"name": "chats.json", "mimeType": "application/json", "buffer": text.encode()}
+
+
+def test_imported_chats_keep_their_times(page, corral):
+    ChatPage(page, corral.url).open()
+    page.get_by_label("File with chats").set_input_files(file_of_weeks(page.evaluate("Date.now()")))
+    expect(page.locator(".entry a")).to_have_text([f"Chat {i}" for i in range(12)])
+    expect(page.locator(".chats h2")).to_have_text(["Today", "Last seven days", "Earlier"])
+
+
+def test_news_of_a_success_leave_by_themselves(page, corral):
+    page.clock.install()
+    ChatPage(page, corral.url).open()
+    page.get_by_label("File with chats").set_input_files(file_of_weeks(page.evaluate("Date.now()")))
+    expect(page.get_by_text("12 chats were imported.")).to_be_visible()
+    page.clock.fast_forward(10_000)
+    expect(page.get_by_text("12 chats were imported.")).to_have_count(0)
+
+
+def test_a_chat_without_its_first_message_is_gone(chat, page):
+    fill(chat, "About apples", "About pears")
+    chat.do("Delete", chat.messages.first)
+    expect(chat.messages).to_have_count(0)
+    expect(page.locator(".entry a")).to_have_text(["About apples"])
+    page.get_by_role("button", name="Undo").click()
+    expect(chat.messages).to_have_count(2)
 
 
 def test_a_file_that_is_none_says_so(chat, page, tmp_path):

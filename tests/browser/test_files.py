@@ -48,6 +48,7 @@ def chat(page, blind) -> ChatPage:
 def open_chat(page: Page, server: CorralProcess) -> ChatPage:
     opened = ChatPage(page, server.url).open()
     opened.set("Max tokens", 4)
+    opened.use_for_new_chats()
     return opened
 
 
@@ -102,6 +103,31 @@ def test_texts_are_shown_counted_and_sent_first(chat, page, blind):
     expect(sent).to_have_count(len(TEXTS))
     sent.last.locator("summary").click()
     assert sent.locator("pre").all_text_contents() == [text for _, _, _, text in TEXTS]
+
+
+def test_files_wait_while_another_chat_is_shown(chat, page):
+    chat.ask("Hello")
+    page.get_by_role("button", name="New chat", exact=True).click()
+    chat.ask("Good morning")
+    give(page, ("notes.txt", "text/plain", b"some notes"))
+    expect(chips(page)).to_have_count(1)
+    page.get_by_role("link", name="Hello").click()
+    expect(chips(page)).to_have_count(0)
+    page.get_by_role("link", name="Good morning").click()
+    expect(chips(page)).to_contain_text("notes.txt")
+
+
+PASTE = """(box, text) => {
+  const clipboardData = new DataTransfer();
+  clipboardData.setData("text/plain", text);
+  return box.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
+}"""
+
+
+def test_a_long_text_that_is_pasted_becomes_a_file(chat, page):
+    assert chat.box.evaluate(PASTE, "word " * 500), "up to 2,500 characters are left to the browser"
+    assert not chat.box.evaluate(PASTE, "word " * 501)
+    expect(chips(page)).to_contain_text("pasted.txt")
 
 
 def test_a_file_alone_is_a_message(chat, page):
@@ -229,9 +255,8 @@ def test_the_same_file_in_another_chat_is_not_evaluated_again(chat, page, blind)
         give(page, file)
         expect(chips(page)).to_contain_text(f"{n} tokens")
         chat.ask(question)
-        shown = re.search(r"([\d,]+) of [\d,]+ cached", chat.last.locator(".timings").inner_text())
-        cached.append(int(shown[1].replace(",", "")))
-        page.get_by_role("button", name="New chat").first.click()
+        cached.append(chat.cached()[0])
+        page.get_by_role("button", name="New chat", exact=True).first.click()
         expect(chat.messages).to_have_count(0)
     assert cached[0] < n / 2
     assert cached[1] >= n

@@ -167,3 +167,18 @@ def test_an_answer_goes_on_after_the_server_was_killed(page, durable, problems):
     expect(chat.last.locator(".markdown")).to_have_text(words(len(text.split()) + 30))
     expect(chat.last.locator(".markdown")).to_have_text(beginning(text))
     stop(chat)
+    expect(page.get_by_text("could not be saved")).to_have_count(0)
+
+
+def test_a_branch_that_waits_for_a_slot_says_so(page, models):
+    with CorralProcess("-m", models / "llama-bpe.gguf", "-c", 4096, "-np", 1, "--context-shift") as server:
+        chat = ChatPage(page, server.url).open()
+        chat.never_end()
+        chat.say("Talk.")
+        chat.wait_for_words(5)
+        chat.do("Pause")  # it keeps the only slot
+        expect(chat.last.get_by_role("button", name="Resume")).to_be_visible()
+        chat.do("Second answer from here")
+        expect(chat.last.get_by_role("group", name="Branches")).to_contain_text("2 / 2")
+        expect(chat.last.get_by_role("status")).to_contain_text("Waiting")
+        stop(chat)

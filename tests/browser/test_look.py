@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,10 +12,10 @@ from playwright.sync_api import FilePayload, expect
 
 from tests.browser.chat_page import ChatPage
 from tests.browser.contrast import CONTRASTS
+from tests.browser.look import PHONE, is_inside
 
-FIRST_LOAD_BYTES = 150_000
+FIRST_LOAD_BYTES = 110_000
 MIN_CONTRAST = 4.5  # WCAG 2.2, level AA
-PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 ANSWER = (
     "Some **text** with `code`, and\n\n```python\nprint('hello')\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
 )
@@ -50,6 +52,73 @@ def test_the_theme_is_the_systems_until_one_chooses(new_page, corral, scheme):
     chat.page.reload()
     chat.wait_until_ready()
     assert is_dark(chat), "it is remembered"
+
+
+def test_a_new_chat_says_which_model_it_is_and_what_one_can_do(chat, page):
+    identity = page.locator(".identity")
+    expect(identity).to_have_text(
+        re.compile(r"^tiny llama-bpe · F32 · [\d.]+ [kM]B · 4,096 tokens of context · runs on")
+    )
+    expect(page.locator(".head .model")).to_have_text(re.compile("^tiny llama-bpe · "))
+    cards = page.locator(".cards").get_by_role("button")
+    expect(cards).to_have_count(4)
+    with page.expect_file_chooser():
+        cards.filter(has_text="Ask about a file").click()
+    cards.filter(has_text="Keep your prompts").click()
+    expect(page.get_by_role("dialog", name="Prompts")).to_be_visible()
+    page.keyboard.press("Escape")
+    cards.filter(has_text="See all commands").click()
+    expect(page.get_by_role("dialog", name="Commands and chats")).to_be_visible()
+    page.keyboard.press("Escape")
+    cards.filter(has_text="Choose how it answers").click()
+    expect(page.get_by_label("Settings of this chat")).to_be_visible()
+
+
+OPACITY = "(each) => getComputedStyle(each).opacity"
+
+
+def test_a_conversation_is_calm(chat, page):
+    chat.force("yes")
+    page.get_by_role("button", name="Close the settings").click()
+    chat.ask("Is it so? " + "Tell me more. " * 40)
+    chat.ask("Really?")
+    first, answer, _, last = chat.messages.all()
+    frame = page.locator(".thread > div").bounding_box()
+    said = first.locator(".said").bounding_box()
+    assert frame
+    assert said
+    assert said["width"] <= 0.8 * frame["width"]
+    assert said["x"] + said["width"] == pytest.approx(frame["x"] + frame["width"], abs=1), "at the right"
+    expect(last.locator(".author")).to_have_text("tiny llama-bpe")
+    expect(last.locator(".timings")).to_have_text(re.compile(r"tokens?·[\d.]+ s$|tokens? *[\d.]+ s$"))
+    assert last.locator(".actions").evaluate(OPACITY) == "1"
+    assert answer.locator(".actions").evaluate(OPACITY) == "0"
+    answer.hover()
+    assert answer.locator(".actions").evaluate(OPACITY) == "1"
+    chat.box.hover()
+    answer.get_by_role("button", name="Copy").focus()
+    assert answer.locator(".actions").evaluate(OPACITY) == "1"
+
+
+def test_the_context_in_use_is_beside_the_button_to_send(chat, page):
+    gauge = page.get_by_role("button", name=re.compile("^Context in use: [0-9]+ % of 4,096 tokens"))
+    expect(gauge).to_have_count(0)
+    chat.force("yes")
+    chat.ask("Hello")
+    gauge.click()
+    expect(page.get_by_role("dialog", name="Cost and context")).to_be_visible()
+
+
+def test_the_text_of_a_message_has_the_whole_width_on_a_phone(new_page, corral):
+    chat = ChatPage(new_page(**PHONE), corral.url).open()
+    composer, box = chat.page.locator(".composer").bounding_box(), chat.box.bounding_box()
+    assert composer
+    assert box
+    assert box["width"] > 0.9 * composer["width"]
+    for name in ("Prompts", "Add files", "Tools"):
+        button = chat.page.locator(".composer").get_by_role("button", name=name, exact=True)
+        expect(button).to_contain_text(name)
+        assert is_inside(button)
 
 
 def is_dark(chat: ChatPage) -> bool:
@@ -118,11 +187,15 @@ def test_a_phone(new_page, corral):
     expect(page.get_by_label("Search chats")).to_be_hidden()
     chat.force(ANSWER)
     page.get_by_role("button", name="Close the settings").tap()
-    chat.ask("Hello from a phone, with " + "a_very_long_word" * 20)
+    chat.box.fill("Hello from a phone, with " + "a_very_long_word" * 20)
+    chat.box.press("Enter")
+    expect(chat.box, "its keyboard has no other way to begin a line").to_have_value(re.compile(r"\n$"))
+    page.get_by_role("button", name="Send", exact=True).tap()
+    chat.wait_for_end()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360, "nothing sticks out"
     page.get_by_role("button", name="Chats", exact=True).tap()
     expect(page.get_by_label("Search chats")).to_be_visible()
-    page.get_by_role("button", name="New chat").tap()
+    page.get_by_role("button", name="New chat", exact=True).tap()
     expect(page.get_by_label("Search chats")).to_be_hidden()
     expect(chat.messages).to_have_count(0)
 
@@ -218,6 +291,39 @@ def test_everything_has_a_name(chat, page):
     assert nameless == []
     expect(page.get_by_role("log", name="Conversation")).to_be_visible()
     assert page.locator("html").get_attribute("lang") == "en"
+
+
+HEADINGS = """() => {
+  const all = [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")];
+  return all.filter((each) => each.checkVisibility()).map(({ tagName }) => +tagName[1]);
+}"""
+
+
+def test_no_level_of_headings_is_left_out(chat, page):
+    chat.force("yes")
+    chat.ask("Hello")
+    levels = page.evaluate(HEADINGS)
+    assert all(b - a <= 1 for a, b in itertools.pairwise(levels)), levels
+
+
+def test_the_focus_of_the_list_is_seen_whole(chat, page):
+    chat.force("yes")
+    chat.ask("Hello")
+    page.get_by_label("Search chats").focus()
+    page.keyboard.press("Tab")
+    expect(page.locator(".entry a")).to_be_focused()
+    style = "getComputedStyle(document.activeElement)"
+    outline = page.evaluate(f"[parseFloat({style}.outlineOffset), parseFloat({style}.outlineWidth)]")
+    assert sum(outline) <= 0, "the list cuts what is outside of its entries"
+
+
+def test_an_editor_that_is_left_gives_the_focus_back(chat, page):
+    chat.force("yes")
+    chat.ask("Hello")
+    chat.do("Edit")
+    expect(chat.last.get_by_label("The message")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(chat.last.locator(".actions button").first).to_be_focused()
 
 
 def conversation(n: int, answer: str, **last: object) -> str:

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.chat_page import ChatPage
+from tests.browser.look import PHONE
 from tests.system.downloads import serve_downloads
 from tests.system.process import CorralProcess
 from tests.tools.tiny_encoders import bert_embed
@@ -30,9 +31,9 @@ def statuses(server: CorralProcess) -> dict[str, str]:
 
 def test_a_model_is_chosen_loaded_and_asked(page: Page, many):
     page.goto(many.url)
-    expect(page.get_by_text("Answers come from alpha")).to_be_visible()
+    expect(page.locator(".identity strong")).to_have_text("alpha")
     page.get_by_role("combobox", name="Model", exact=True).select_option("beta")
-    expect(page.get_by_text("Answers come from beta")).to_be_visible()
+    expect(page.locator(".identity strong")).to_have_text("beta")
     assert statuses(many) == {"alpha": "unloaded", "beta": "loaded"}, "a visit loads nothing"
     with page.expect_response(lambda response: "/v1/chat/completions" in response.url) as sent:
         ChatPage(page, many.url).ask("Hello")
@@ -47,9 +48,9 @@ def test_each_chat_remembers_its_model_and_the_page_the_last_one(page: Page, man
     expect(choice).to_have_value("beta")
     chat.wait_until_ready()
     chat.ask("Of beta")
-    page.get_by_role("button", name="New chat").click()
+    page.get_by_role("button", name="New chat", exact=True).click()
     choice.select_option("alpha")
-    expect(page.get_by_text("Answers come from alpha")).to_be_visible()
+    expect(page.locator(".identity strong")).to_have_text("alpha")
     page.get_by_role("link", name="Of beta").click()
     expect(choice).to_have_value("beta")
     page.reload()
@@ -71,6 +72,16 @@ def test_the_list_has_sizes_and_states_and_loads_and_unloads(page: Page, many, p
     page.get_by_role("button", name="Download", exact=True).click()
     page.get_by_role("button", name="Close", exact=True).click()
     expect(page.get_by_text("This server downloads no models.")).to_be_visible()
+
+
+def test_the_list_fits_a_phone(new_page, many):
+    page = new_page(**PHONE)
+    ChatPage(page, many.url).open()
+    page.get_by_role("button", name="Models", exact=True).click()
+    expect(page.get_by_role("row", name=re.compile("^beta"))).to_be_visible()
+    assert page.locator("dialog.models").evaluate(
+        "(each) => [each.scrollLeft, each.scrollWidth - each.clientWidth]"
+    ) == [0, 0]
 
 
 def test_two_models_answer_side_by_side(page: Page, many):
@@ -110,7 +121,7 @@ def test_the_first_model_is_downloaded_on_the_page(page: Page, models, tmp_path,
         row = page.locator("tr", has_text="user/m:Q4_K_M")
         expect(row).to_have_attribute("data-state", re.compile("unloaded|loading|loaded"))
         page.get_by_role("button", name="Close", exact=True).click()
-        expect(page.get_by_text(re.compile("Answers come from m"))).to_be_visible()
+        expect(page.locator(".identity strong")).to_have_text("tiny llama-bpe")
 
 
 def test_models_that_do_not_chat_are_not_offered_for_it(page: Page, tmp_path):
@@ -118,9 +129,12 @@ def test_models_that_do_not_chat_are_not_offered_for_it(page: Page, tmp_path):
     llama_bpe(tmp_path).rename(tmp_path / "chat.gguf")
     with CorralProcess("--models-dir", tmp_path, "-c", 512, "-n", 8, "--ignore-eos", "-cram", 16) as server:
         chat = ChatPage(page, server.url).open()
-        expect(page.get_by_text("Answers come from chat")).to_be_visible()
+        expect(page.locator(".identity strong")).to_have_text("tiny llama-bpe")
         choice = page.get_by_role("combobox", name="Model", exact=True)
-        expect(choice.locator("option")).to_have_text([re.compile("^chat ")])
+        expect(choice.locator("optgroup:not([disabled]) option")).to_have_text([re.compile("^chat ")])
+        expect(choice.locator("optgroup[label='Not for chat'][disabled] option")).to_have_text(
+            [re.compile("^a-emb")]
+        )
         assert set(statuses(server).values()) == {"unloaded"}, "a visit loads nothing"
         assert chat.ask("Hello!")
         assert statuses(server) == {"a-embedding": "unloaded", "chat": "loaded"}

@@ -56,7 +56,7 @@ def test_it_opens_while_the_server_is_away(new_page, problems, models):
     expect(page.locator(".banner.down")).to_contain_text("Offline")
     expect(page.get_by_label("Your message")).to_be_visible()
     expect(chat.messages).to_have_count(2)
-    page.get_by_role("button", name="New chat").click()
+    page.get_by_role("button", name="New chat", exact=True).click()
     expect(chat.messages).to_have_count(0)
     page.locator(".entry a", has_text="Hello").click()
     expect(chat.messages).to_have_count(2)

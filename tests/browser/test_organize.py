@@ -41,8 +41,9 @@ def chat(page, corral) -> ChatPage:
 def fill(chat: ChatPage, *texts: str) -> None:
     """A chat for each text."""
     chat.force("yes")
+    chat.use_for_new_chats()
     for text in texts:
-        chat.page.get_by_role("button", name="New chat").click()
+        chat.page.get_by_role("button", name="New chat", exact=True).click()
         chat.ask(text)
     chat.page.get_by_role("button", name="Close the settings").click()
 
@@ -218,6 +219,13 @@ def test_a_prompt_asks_for_its_variables(chat, page):
     filled = "Explain {{who}} & <b>tides</b> to $& a child. Only {{who}} & <b>tides</b>."
     expect(chat.box).to_have_value(f"Please.\n{filled}")
     expect(chat.box).to_be_focused()
+
+
+def test_the_empty_library_is_a_sentence(page, chat):
+    page.get_by_role("button", name="Prompts", exact=True).click()
+    text = page.locator("dialog.prompts li", has=page.locator("code"))
+    expect(text).to_be_visible()
+    assert "often. {{topic}} in" in text.evaluate("(each) => each.innerText")
 
 
 def test_prompts_are_kept_changed_and_deleted(chat, page):

@@ -131,7 +131,7 @@ def test_another_tab_does_not_take_a_running_answer_for_a_lost_one(new_context, 
 def test_a_chat_goes_on_while_one_looks_at_another(page, corral):
     chat = ChatPage(page, corral.url).open()
     begin(chat)
-    page.get_by_role("button", name="New chat").click()
+    page.get_by_role("button", name="New chat", exact=True).click()
     chat.force("short")
     assert chat.ask("Meanwhile?") == "short"
     page.get_by_role("link", name="Go on for ever.").click()
@@ -201,3 +201,33 @@ def test_a_part_of_the_page_that_did_not_come_can_be_asked_for_again(page, corra
     expect(page.get_by_role("dialog")).to_have_count(0)
     chat.set("Max tokens", 3)
     chat.ask("Hello")
+
+
+@pytest.mark.parametrize("status", [0, 503])
+def test_a_chat_is_saved_when_the_server_is_back(page, model, tmp_path, problems, status):
+    problems.allow(LOST)
+    with CorralProcess("-m", model, "-c", 1024, "--chats", tmp_path) as server:
+        chat = ChatPage(page, server.url).open()
+        chat.force("yes")
+        refuse = (lambda r: r.fulfill(status=status, json={})) if status else (lambda r: r.abort())
+        page.route("**/chats/*", refuse)
+        with page.expect_request("**/chats/*"):
+            chat.ask("Hello")
+        expect(page.get_by_text("could not be saved")).to_have_count(0)
+        with page.expect_response(lambda r: "/chats/" in r.url and r.request.method == "PUT" and r.ok):
+            page.unroute("**/chats/*")
+        page.reload()
+        expect(chat.messages).to_have_count(2)
+
+
+def test_an_error_of_saving_is_shown_until_the_chat_is_saved(page, model, tmp_path, problems):
+    problems.allow("500")
+    with CorralProcess("-m", model, "-c", 1024, "--chats", tmp_path) as server:
+        chat = ChatPage(page, server.url).open()
+        chat.force("yes")
+        page.route("**/chats/*", lambda route: route.fulfill(status=500, json={}))
+        chat.ask("Hello")
+        expect(page.get_by_text("could not be saved")).to_be_visible()
+        page.unroute("**/chats/*")
+        chat.ask("And now?")
+        expect(page.get_by_text("could not be saved")).to_have_count(0)

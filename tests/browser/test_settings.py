@@ -140,11 +140,62 @@ def test_an_error_of_an_answer_opens_the_settings(chat, page, problems):
     expect(chat.last.locator(".markdown")).to_have_text("fine")
 
 
-def test_a_new_chat_goes_on_with_the_settings(chat, page):
+def test_settings_belong_to_their_chat_and_the_page_says_how_many_there_are(chat, page):
     chat.force("yes")
+    chat.set("Max tokens", 4)
+    sign = page.locator(".head").get_by_role("button", name="Settings: 2 are this chat's own")
+    expect(sign).to_be_visible()
     chat.ask("Hello")
-    page.get_by_role("button", name="New chat").click()
+    page.get_by_role("button", name="New chat", exact=True).click()
+    expect(sign).to_have_count(0)
+    expect(chat.open_settings().get_by_label("Max tokens", exact=True)).to_have_value("-1")
+    page.get_by_role("link", name="Hello").click()
+    expect(sign).to_be_visible()
+
+
+def test_new_chats_begin_with_the_settings_that_were_kept_for_them(chat, page):
+    chat.force("yes")
+    chat.use_for_new_chats()
+    chat.ask("Hello")
+    page.get_by_role("button", name="New chat", exact=True).click()
     assert chat.ask("Hello again") == "yes"
+    page.reload()
+    chat.wait_until_ready()
+    page.get_by_role("button", name="New chat", exact=True).click()
+    assert chat.ask("And again") == "yes"
+    chat.open_settings().get_by_role("button", name="New chats as the server says").click()
+    page.get_by_role("button", name="New chat", exact=True).click()
+    expect(page.get_by_text("This chat uses the server's settings.")).to_be_visible()
+
+
+def test_settings_of_a_chat_without_messages_survive_a_reload(chat, page):
+    chat.set("Temperature", 0.3)
+    chat.set("System prompt", "Be brief.")
+    chat.box.fill("half a question")
+    page.reload()
+    chat.wait_until_ready()
+    panel = chat.open_settings()
+    expect(panel.get_by_label("Temperature", exact=True)).to_have_value("0.3")
+    expect(panel.get_by_label("System prompt", exact=True)).to_have_value("Be brief.")
+    expect(chat.box).to_have_value("half a question")
+
+
+@pytest.mark.parametrize(("label", "typed", "shown"), [("Temperature", 99, "5"), ("Top K", -3, "0")])
+def test_numbers_stay_within_their_limits(chat, label, typed, shown):
+    expect(chat.set(label, typed)).to_have_value(shown)
+
+
+def test_a_slider_sets_its_number(chat):
+    panel = chat.open_settings()
+    panel.get_by_label("Temperature, slider").fill("1.5")
+    expect(panel.get_by_label("Temperature", exact=True)).to_have_value("1.5")
+
+
+def test_a_group_stays_open_when_its_last_setting_is_reset(chat, page):
+    field = chat.set("Repeat penalty", 1.2)
+    page.get_by_role("button", name="Reset Repeat penalty to its default").click()
+    expect(field).to_have_value("1")
+    expect(field).to_be_visible()
 
 
 def test_the_servers_own_settings_for_the_page(page, models):

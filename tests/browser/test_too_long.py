@@ -26,6 +26,7 @@ def chat(page, small, problems) -> ChatPage:
     problems.allow("400")
     opened = ChatPage(page, small.url).open()
     opened.force("yes")
+    opened.use_for_new_chats()
     page.get_by_role("button", name="Close the settings").click()
     return opened
 
@@ -136,3 +137,13 @@ def test_an_option_that_an_error_names_is_said_to_be_the_operators(
     text = error(chat).inner_text()
     assert ("--" in text) == ("operator" in text), text
     expect_offers(chat, *expected)
+
+
+def test_an_answer_that_fills_the_context_does_not_offer_to_continue(chat):
+    chat.set("Grammar", 'root ::= "word "{900}')
+    chat.say("Go on for ever.")
+    expect(chat.last.locator(".ending")).to_contain_text("The context is full")
+    expect(chat.last.locator(".ending").get_by_role("button")).to_have_text(["Start a new chat"])
+    chat.page.reload()
+    chat.wait_until_ready()
+    expect(chat.last.locator(".ending")).to_contain_text("The context is full")

@@ -281,7 +281,7 @@ def test_a_chat_has_tools_of_its_own(chat, page):
     page.reload()
     chat.wait_until_ready()
     chat.ask("Still only here.")
-    page.get_by_role("button", name="New chat").click()
+    page.get_by_role("button", name="New chat", exact=True).click()
     chat.ask("Elsewhere.")
     page.locator(".entry a", has_text="In all chats").click()
     button.click()

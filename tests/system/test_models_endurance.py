@@ -131,8 +131,8 @@ def test_loading_and_unloading_leave_nothing_behind(shelf, tmp_path, capsys):
             assert server.post("/models/unload", model=name).is_success
 
         def rest() -> tuple[int, ...]:
-            for worker in ("tokenizer_worker", "renderer_worker"):
-                wait_until(lambda worker=worker: not children(server.process.pid, f"corral.link.{worker}"))
+            workers = ("corral.link.tokenizer_worker", "corral.link.renderer_worker")
+            wait_until(lambda: not any(children(server.process.pid, worker) for worker in workers))
             return look()
 
         for i in range(2 * len(REQUESTS)):

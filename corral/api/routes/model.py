@@ -112,6 +112,7 @@ def _render(state: AppState) -> dict[str, Any]:
         "object": "model",
         "created": state.started_at,
         "owned_by": "llamacpp",
+        "name": info and state.model.title,
         "kind": info and kind_of_info(info).value,
         "meta": info and render_meta(info),
     }

@@ -124,7 +124,9 @@ async def props(request: Request) -> Response:
         "default_generation_settings": {"n_ctx": model.info.n_ctx},
         "total_slots": model.info.n_slots,
         "model_alias": model.name,
+        "model_name": model.title,
         "model_ftype": model.info.description,
+        "model_size": model.info.n_bytes,
         "modalities": {
             "vision": MediaKind.IMAGE in model.info.media,
             "audio": MediaKind.AUDIO in model.info.media,

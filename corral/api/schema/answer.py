@@ -25,7 +25,9 @@ PROPS = shape(
     model_alias="string",
     model_path="string?",
     model_file="string?",
+    model_name="string",
     model_ftype="string",
+    model_size="integer",
     modalities=shape(vision="boolean", audio="boolean", video="boolean"),
     chat_template="string?",
     chat_template_caps="object?",
@@ -47,6 +49,7 @@ MODEL = shape(
     object="string",
     created="integer",
     owned_by="string",
+    name="string|null",
     kind="string|null",
     meta="object|null",
 )

@@ -19,7 +19,7 @@ from corral.server.router.dispatch import client_of
 from corral.server.router.download import Downloads
 from corral.server.router.model import ModelState, ModelStore, ServedModel
 from corral.server.router.registry import Registry
-from corral.server.router.role import kind_of_model, look_at, media_of_model
+from corral.server.router.role import kind_of_model, look_at, media_of_model, title_of_model
 from corral.server.router.status import render_status
 
 MAX_WATCHERS = 32
@@ -160,6 +160,7 @@ class Directory:
             "object": "model",
             "created": self._started_at,
             "owned_by": "llamacpp",
+            "name": title_of_model(model),
             "kind": kind_of_model(model).value,
             "status": render_status(model, self._registry.place(model), tells_why=not is_anonymous(request)),
             "architecture": {"input_modalities": ["text", *inputs], "output_modalities": ["text"]},

@@ -12,6 +12,7 @@ from corral.api.policy import Role
 from corral.core.catalog import CatalogModel
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.media_item import MediaKind
+from corral.core.model_title import title_of
 from corral.core.pooling import Pooling
 from corral.core.result import ModelInfo
 from corral.gguf.preflight import read_header
@@ -54,11 +55,21 @@ def media_of_model(model: ServedModel) -> list[MediaKind]:
         return []  # not downloaded yet
 
 
+def title_of_model(model: ServedModel) -> str:
+    """Return what people call a model, without loading it."""
+    path = model.entry.settings.engine.model
+    try:
+        return _title_in(path, os.stat(path).st_mtime_ns)
+    except OSError:
+        return model.name  # not downloaded yet
+
+
 def look_at(models: Sequence[ServedModel]) -> None:
     """Read the headers of files, so that the functions above do not block; call in a thread."""
     for model in models:
         kind_of_model(model)
         media_of_model(model)
+        title_of_model(model)
 
 
 def _loaded_role(info: ModelInfo) -> Role:
@@ -106,6 +117,16 @@ def _look_into(path: str, _changed_at: int) -> _Look:
         return _EMBEDS
     # A decoder that was trained for embeddings could generate, but nobody wants to read it.
     return _Look(Role.GENERATE, Kind.EMBEDDING) if pooling else _CHAT
+
+
+@lru_cache(1024)
+def _title_in(path: str, _changed_at: int) -> str:
+    try:
+        metadata = read_header(path).metadata
+    except CorralError:
+        return title_of(path)
+    name, basename = metadata.get("general.name", ""), metadata.get("general.basename", "")
+    return title_of(path, str(name), str(basename))
 
 
 @lru_cache(1024)

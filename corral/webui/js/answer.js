@@ -33,7 +33,8 @@ export function followAnswers(stream, begun, options) {
 /** `onAnswer` gets the server's id of the answer, `onStream` that of its stream; `onLost`: the server cannot be reached. */
 async function* growAnswers(path, begun, { onProgress, onAnswer = () => {}, onLost = () => {}, ...options }) {
   const messages = begun.map((each) => ({ ...each }));
-  const onComment = (text) => onProgress({ waiting: text });
+  const onComment = (text) => onProgress({ waiting: placeText(text) });
+  const thinking = new Map(); // when each began to reason
   const onWait = (status) => {
     onProgress({ waiting: t("message.connectionLost") });
     if (status === 0) onLost();
@@ -45,9 +46,24 @@ async function* growAnswers(path, begun, { onProgress, onAnswer = () => {}, onLo
     if (chunk.id && chunk.id !== id) onAnswer((id = chunk.id));
     const at = chunk.choices?.[0]?.index ?? 0;
     messages[at] = fold(messages[at], chunk);
+    if (!options.stream) timeThoughts(messages, at, thinking);
     yield [...messages];
   }
   if (messages.some(({ finish }) => !finish)) throw new ServerError(0, t("app.connectionLost"));
+}
+
+/** Notes how long a message has reasoned, once it says something. */
+function timeThoughts(messages, at, thinking) {
+  const { reasoning, content, start = 0, toolCalls, ms } = messages[at];
+  if (!reasoning || ms !== undefined) return;
+  if (!thinking.has(at)) thinking.set(at, performance.now());
+  if (content.length > start || toolCalls) messages[at].ms = Math.round(performance.now() - thinking.get(at));
+}
+
+/** Returns what the server says of a request that waits, in the user's language. */
+function placeText(comment) {
+  const place = comment.match(/^queue position (\d+)/)?.[1];
+  return place ? t("message.place", { n: Number(place) }) : comment;
 }
 
 /** Yields at most 30 values per second, and the last one. */

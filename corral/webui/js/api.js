@@ -5,6 +5,7 @@ import { listed, percent, t } from "./text.js";
 const ROOT = new URL("..", import.meta.url).pathname.replace(/\/$/, ""); // of the API, under `--api-prefix`
 const KEY = "corral.key";
 const MODEL = "corral.model";
+const PASSING = [0, 502, 503, 504];
 const PATIENCE_MS = 10_000; // for requests that do not run the model
 
 /** An error response of the server; `status` 0: there was no response. `type` and `details` are those of the API. */
@@ -19,6 +20,11 @@ export class ServerError extends Error {
 
   get isUnreachable() {
     return this.status === 0;
+  }
+
+  /** Whether the same request may succeed later: the network, a proxy, or a server that starts. */
+  get isPassing() {
+    return PASSING.includes(this.status);
   }
 
   get wantsKey() {
@@ -43,11 +49,6 @@ export function setApiKey(key) {
 
 /** The model that requests are for, where the server has several; empty: it has one, or none is chosen. */
 let model = "";
-
-/** The model as a field of a message. */
-export function currentModel() {
-  return model ? { model } : {};
-}
 
 export function lastModel() {
   return localStorage.getItem(MODEL) ?? "";

@@ -6,14 +6,16 @@ import { Chats } from "./chats.js";
 import { LiveAnswers } from "./live.js";
 import { defaultsOf, onlyFields } from "./settings.js";
 import { ToolUse } from "./tool_use.js";
+import { t } from "./text.js";
 import * as tree from "./tree.js";
 import { Writer } from "./writer.js";
 
 const RETRY_MS = 1500;
+const NOTICE_MS = 6000;
 
 export class ChatApp {
   /** server: connecting, loading, ready, down or locked (it requires a key). `fieldErrors`: the server's errors for
-   * settings. `running`: the progress of running answers, by chat. `editing`: ids of the messages in an editor.
+   * settings. `running`: the progress of running answers, by chat and message. `editing`: ids of the messages in an editor.
    * `callRuns`: results of tool calls that wait for others, by message and index. */
   state = {
     server: "connecting",
@@ -40,6 +42,7 @@ export class ChatApp {
   live = new LiveAnswers();
   #listeners = new Set();
   #retry = 0;
+  #leaving = 0;
 
   subscribe(listener) {
     this.#listeners.add(listener);
@@ -52,8 +55,16 @@ export class ChatApp {
     for (const listener of this.#listeners) listener(this.state);
   }
 
-  tell(text, kind = "info") {
-    this.set({ notice: text ? { text, kind } : null });
+  /** Shows a notice, or none without text. A success (`info`) leaves by itself; others stay until they are dismissed, or no
+   * longer true: `untell` with the same topic. `undo`: takes back what it tells of. */
+  tell(text, kind = "info", { topic = "", undo = null } = {}) {
+    clearTimeout(this.#leaving);
+    this.set({ notice: text ? { text, kind, topic, undo } : null });
+    if (text && kind === "info") this.#leaving = setTimeout(() => this.tell(""), NOTICE_MS);
+  }
+
+  untell(topic) {
+    if (this.state.notice?.topic === topic) this.tell("");
   }
 
   openPanel(name, fields = {}) {
@@ -141,8 +152,18 @@ export class ChatApp {
     this.chats.change(this.state.chat.id, (chat) => tree.showBranch(chat, messageId), true);
   }
 
+  /** Removes a message and what follows; without any message the chat is gone too. */
   removeMessage(messageId) {
-    this.chats.change(this.state.chat.id, (chat) => tree.removeBranch(chat, messageId), true);
+    const { chat } = this.state;
+    const left = tree.removeBranch(chat, messageId);
+    if (!left.leaf) return this.chats.remove(chat.id);
+    this.chats.change(chat.id, () => left, true);
+    const undo = async () => {
+      await this.chats.open(chat.id);
+      const { leaf, messages } = chat;
+      this.chats.change(chat.id, (now) => ({ ...now, leaf, messages: { ...messages, ...now.messages } }), true);
+    };
+    return this.tell(t("message.deleted"), "info", { undo });
   }
 
   openEditor(messageId) {

@@ -1,12 +1,14 @@
 // The chats: where they are stored, which of them are open, and what they are changed to.
 
-import { draftOf, keepDraft } from "./draft.js";
+import { draftOf, keepDraft, keepUnsent, unsent } from "./draft.js";
 import { openLocalStore } from "./store.js";
 import * as tree from "./tree.js";
 import { leftovers, withoutLeftovers } from "./claim.js";
 import { Saver } from "./saver.js";
-import { onlyFields } from "./settings.js";
+import { onlyFields, startOfChats } from "./settings.js";
 import { t } from "./text.js";
+
+const NOT_SAVED = "unsaved";
 
 export class Chats {
   #app;
@@ -28,9 +30,8 @@ export class Chats {
     this.#unwatch();
     this.#local ??= await openLocalStore();
     this.#store = storeKind(props) === "server" ? await (await import("./remote.js")).openRemoteStore() : this.#local;
-    const tell = (text) => this.#app.tell(text, "bad");
-    this.#saver = new Saver(this.#store, (chat, theirs) => this.#saved(chat, theirs), tell);
-    this.#unwatch = this.#store.onChange(() => this.#refresh());
+    this.#saver = new Saver(this.#store, (chat, theirs) => this.#saved(chat, theirs), (error) => this.#notSaved(error));
+    this.#unwatch = this.#store.onChange(() => unlessAway(this.#refresh()));
     if (!this.#store.isLasting && this.#store.kind === "browser") {
       this.#app.tell(t("app.noStorage"), "warn");
     }
@@ -60,7 +61,13 @@ export class Chats {
     const wanted = location.hash.match(/^#\/chat\/([0-9a-f]{32})$/)?.[1];
     const { chat } = this.#app.state;
     if (wanted && wanted !== chat.id) await this.open(wanted);
-    else if (!chat.leaf) this.create();
+    else if (!chat.leaf) this.#goOn(unsent());
+  }
+
+  /** Shows the chat without messages that was there before a reload. */
+  #goOn(kept) {
+    if (kept) this.create(draftOf(kept.id), { ...kept, settings: onlyFields(kept.settings) });
+    else this.create();
   }
 
   // Lists
@@ -94,11 +101,9 @@ export class Chats {
 
   // One chat
 
-  /** Shows a new chat. `draft`: text for the message box. */
-  create(draft = "") {
-    const { chat, props } = this.#app.state;
-    const settings = chat.leaf || Object.keys(chat.settings).length ? chat.settings : (props?.ui_settings ?? {});
-    const created = tree.newChat(chat.system || settings.system || "", onlyFields(settings));
+  /** Shows a new chat. `draft`: text for the message box; `start`: its system prompt and settings. */
+  create(draft = "", { system, settings } = startOfChats(this.#app.state.props)) {
+    const created = tree.newChat(system, settings);
     if (draft) keepDraft(created.id, draft);
     this.#show(created);
   }
@@ -135,6 +140,7 @@ export class Chats {
     const { state } = this.#app;
     for (const id of this.#open.keys()) if (!state.running[id]) this.#open.delete(id);
     this.#open.set(chat.id, chat);
+    keepUnsent(chat.leaf ? null : chat);
     const editing = chat.id === state.chat.id ? state.editing : [];
     this.#app.set({ chat, editing, fieldErrors: {} });
     this.#app.many?.recall(chat);
@@ -152,11 +158,19 @@ export class Chats {
 
   async remove(id) {
     this.#app.writer.stop(id);
+    const chat = await this.load(id).catch(() => null); // one that is damaged is gone for good
     this.#saver.forget(id);
     await this.#store.remove(id);
     this.#open.delete(id);
-    if (id === this.#app.state.chat.id) this.create();
+    const isShown = id === this.#app.state.chat.id;
+    if (isShown) this.create();
     await this.#list();
+    const undo = async () => {
+      await this.#store.save({ ...chat, revision: undefined }, chat.updatedAt);
+      await this.#list();
+      if (isShown) await this.open(id);
+    };
+    this.#app.tell(t("app.chatDeleted"), "info", { undo: chat && undo });
   }
 
   /** Changes an open chat and saves it, immediately or soon. */
@@ -165,6 +179,7 @@ export class Chats {
     this.#open.set(id, chat);
     if (id === this.#app.state.chat.id) this.#app.set({ chat });
     if (chat.leaf) this.#saver?.save(chat, isUrgent);
+    else keepUnsent(chat);
   }
 
   /** Changes fields of a chat, which need not be open. */
@@ -174,12 +189,19 @@ export class Chats {
     if (chat) await this.#saver.save({ ...chat, ...fields }, true);
   }
 
+  /** The saver tries again as long as the server is away, which the page says already. */
+  #notSaved(error) {
+    if (!error.isPassing) this.#app.tell(t("app.notSaved", { reason: error.message }), "bad", { topic: NOT_SAVED });
+    else if (error.isUnreachable) this.#app.lose(error.message);
+  }
+
   #saved({ id, updatedAt, revision }, theirs) {
+    this.#app.untell(NOT_SAVED);
     const chat = this.#open.get(id);
     const { state } = this.#app;
     if (chat) this.#open.set(id, { ...(theirs ? tree.merge(chat, theirs) : chat), updatedAt, revision });
     if (id === state.chat.id) this.#app.set({ chat: this.#open.get(id) ?? state.chat });
-    if (!state.running[id] || !state.chats.some((each) => each.id === id)) this.#list();
+    if (!state.running[id] || !state.chats.some((each) => each.id === id)) unlessAway(this.#list());
   }
 
   // Files
@@ -196,7 +218,7 @@ export class Chats {
       const taken = (await this.#store.list()).map(({ id }) => id);
       const { importChats } = await import("./transfer.js");
       const chats = importChats(text, taken);
-      for (const chat of chats) await this.#store.save(chat);
+      for (const chat of chats) await this.#store.save(chat, chat.updatedAt);
       await this.#list();
       this.#app.tell(t("app.imported", { n: chats.length }));
       if (chats.length === 1) await this.open(chats[0].id);
@@ -213,6 +235,13 @@ export class Chats {
     await this.#list();
     this.#app.tell(t("app.moved", { n }));
   }
+}
+
+/** A list that cannot be read while the server is away is read again later. */
+function unlessAway(reading) {
+  reading.catch((error) => {
+    if (!error.isPassing) throw error;
+  });
 }
 
 function storeKind(props) {

@@ -4,7 +4,6 @@ import { ServerError, ask, events } from "./api.js";
 
 const RETRY_MS = 1000;
 const MAX_REFUSED = 600; // a server may take so long to load its model
-const PASSING = [0, 502, 503, 504]; // the network, a proxy, or a server that starts
 
 /** The server has forgotten a stream: it was started again, and has no journal of it. */
 export const FORGOTTEN = "stream_forgotten";
@@ -41,7 +40,7 @@ export async function* lastingEvents(path, { json, stream = "", onStream = () =>
       ({ status } = error);
       nRefused = status === 0 ? 0 : nRefused + 1;
       if (id && status === 404) throw new ServerError(status, error.message, "", FORGOTTEN);
-      if (!id || !PASSING.includes(status) || nRefused > MAX_REFUSED) throw error;
+      if (!id || !error.isPassing || nRefused > MAX_REFUSED) throw error;
     } finally {
       release();
     }

@@ -16,6 +16,12 @@ export function failureOf(error) {
   return { error: t("fail.noMedia"), remedies: ["back", "new"] };
 }
 
+/** Returns the remedies for an answer that ended because the context of `nCtx` tokens is full. */
+export function cutOf({ finish, timings }, nCtx) {
+  const nUsed = timings ? timings.cache_n + timings.prompt_n + timings.predicted_n : 0;
+  return finish === "length" && nCtx && nUsed >= nCtx ? { remedies: ["back", "new"] } : {};
+}
+
 function tooLong({ n_prompt_tokens: nPrompt, n_ctx: nCtx }) {
   return nPrompt && nCtx ? t("fail.tooLongBy", { nPrompt, nCtx }) : t("fail.tooLong");
 }

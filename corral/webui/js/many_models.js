@@ -12,7 +12,7 @@ export function isForChat({ kind, status }) {
   return status.value !== "downloading" && kind === "chat";
 }
 
-function isUp(status) {
+export function isUp(status) {
   return ["loaded", "sleeping"].includes(status.value);
 }
 
@@ -39,11 +39,11 @@ export class ManyModels {
     return Boolean(chosen);
   }
 
-  async #choose({ id, status, architecture: { input_modalities: inputs } }) {
+  async #choose({ id, name, size, status, architecture: { input_modalities: inputs } }) {
     if (isUp(status)) return this.use(id);
     setModel(id);
     const modalities = { vision: inputs.includes("image"), audio: inputs.includes("audio") };
-    return this.#app.meet({ ...this.#props, model_alias: id, modalities });
+    return this.#app.meet({ ...this.#props, model_alias: id, model_name: name, model_size: size, modalities });
   }
 
   /** Loads the chosen model if the page has not met it yet. */

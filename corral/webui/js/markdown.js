@@ -14,6 +14,8 @@ const MAX_FORMULAS = 1_000; // rendered ones
 // An incomplete line that may become a list, a fence or a table row.
 const BEGINNING = /^[ \t]*(?:[-=*+_`~#>|:$\\ \t]{1,200}|\d{1,2}[.)]?)$/;
 
+const FENCE_END = /\n[ \t]*(?:`{3,}|~{3,})[ \t]*\n?$/;
+
 const shown = new WeakMap();
 
 /** Renders `text` in `element`, which it owns from then on. Resolves when everything is loaded. */
@@ -127,9 +129,9 @@ class CodePart {
     this.become(block);
   }
 
-  become({ key, text }) {
+  become({ key, text, raw }) {
     this.key = key;
-    this.ready = this.code.show(text);
+    this.ready = this.code.show(text, FENCE_END.test(raw));
     return this;
   }
 

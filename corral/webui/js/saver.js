@@ -3,9 +3,9 @@
 
 import { Conflict } from "./store.js";
 import { merge } from "./tree.js";
-import { t } from "./text.js";
 
 const PAUSE_MS = 1000;
+const RETRY_MS = 3000; // while the server is away
 
 export class Saver {
   #store;
@@ -29,10 +29,12 @@ export class Saver {
   save(chat, isUrgent = false) {
     this.#waiting.set(chat.id, chat);
     if (isUrgent) return this.#write(chat.id);
-    if (!this.#timers.has(chat.id)) {
-      this.#timers.set(chat.id, setTimeout(() => this.#write(chat.id), PAUSE_MS));
-    }
+    this.#writeSoon(chat.id, PAUSE_MS);
     return null;
+  }
+
+  #writeSoon(id, ms) {
+    if (!this.#timers.has(id)) this.#timers.set(id, setTimeout(() => this.#write(id), ms));
   }
 
   /** Saves what this tab could not save when it was closed. */
@@ -73,7 +75,8 @@ export class Saver {
       this.#onSaved(saved, theirs);
     } catch (error) {
       if (!this.#waiting.has(id)) this.#waiting.set(id, chat);
-      this.#onError(t("app.notSaved", { reason: error.message }));
+      if (error.isPassing) this.#writeSoon(id, RETRY_MS);
+      this.#onError(error);
     } finally {
       if (this.#writing.get(id) === chat) this.#writing.delete(id);
     }

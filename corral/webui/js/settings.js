@@ -47,6 +47,7 @@ export const FIELDS = [
 const OWN_DEFAULTS = { seed: -1, reasoning_effort: "", json_schema: "", tools: "" };
 const RANDOM_SEED = 4294967295;
 
+const START = "corral.start"; // in local storage
 const NAMES = new Set(FIELDS.map(({ name }) => name));
 
 export function isField(name) {
@@ -55,6 +56,33 @@ export function isField(name) {
 
 export function onlyFields(settings) {
   return Object.fromEntries(Object.entries(settings).filter(([name]) => isField(name)));
+}
+
+/** Returns what new chats begin with: what was kept here, otherwise what the server says for this page. */
+export function startOfChats(props) {
+  const { system = "", ...settings } = keptStart() ?? props?.ui_settings ?? {};
+  return { system, settings: onlyFields(settings) };
+}
+
+export function keptStart() {
+  return JSON.parse(localStorage.getItem(START));
+}
+
+/** Has new chats begin like this one; `null`: as the server says. */
+export function keepStart(chat) {
+  if (chat) localStorage.setItem(START, JSON.stringify({ ...chat.settings, system: chat.system }));
+  else localStorage.removeItem(START);
+}
+
+/** Returns the number of settings of a chat that are not the server's. */
+export function nChanges({ system, settings }) {
+  return Object.keys(settings).length + (system.trim() ? 1 : 0);
+}
+
+/** Returns the nearest number that a field can have. */
+export function clamped({ kind, min = -Infinity, max = Infinity }, value) {
+  const inside = Math.min(max, Math.max(min, value));
+  return kind === "integer" ? Math.round(inside) : inside;
 }
 
 /** Returns the defaults of all fields, from the server's properties. */

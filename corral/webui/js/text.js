@@ -3,6 +3,7 @@
 
 const KEY = "corral.language";
 const SOURCE = "en";
+const UNITS = ["B", "kB", "MB", "GB", "TB"];
 
 /** Names of the languages in themselves, by the name of their file, which is also their tag. */
 export const LANGUAGES = {
@@ -52,6 +53,12 @@ export function number(n, digits = 0) {
 
 export function percent(share, digits = 0) {
   return t("unit.percent", { n: number(100 * share, digits) });
+}
+
+export function bytes(n) {
+  const unit = Math.min(UNITS.length - 1, Math.floor(Math.log10(Math.max(1, n)) / 3));
+  const value = n / 1000 ** unit;
+  return `${number(value, unit && value < 100 ? 1 : 0)} ${UNITS[unit]}`;
 }
 
 export function seconds(ms, digits = 1) {

@@ -1,8 +1,7 @@
 // Answers: what asks for them, those that are running, and how they end.
 
-import { currentModel } from "./api.js";
 import { followAnswers, frames, streamAnswers } from "./answer.js";
-import { failureOf } from "./failure.js";
+import { cutOf, failureOf } from "./failure.js";
 import { isField } from "./settings.js";
 import * as tree from "./tree.js";
 import { CLOSED, claim } from "./claim.js";
@@ -51,7 +50,7 @@ export class Writer {
     const { id, messages } = this.#app.state.chat;
     if (this.#app.state.running[id]) return undefined;
     const ids = Array.from({ length: n }, () => {
-      this.#app.chats.change(id, (chat) => tree.addMessage(chat, messages[messageId].parent, { role: "assistant", ...currentModel() }));
+      this.#app.chats.change(id, (chat) => tree.addMessage(chat, messages[messageId].parent, { role: "assistant", ...this.#author() }));
       return this.#app.chats.get(id).leaf;
     });
     return this.#write(id, ids);
@@ -88,7 +87,7 @@ export class Writer {
   /** Adds an alternative to an answer; returns its id. */
   #branch(id, messageId, content) {
     const { parent, reasoning } = this.#app.chats.get(id).messages[messageId];
-    const message = { role: "assistant", ...currentModel(), content, ...onlyFull({ reasoning }) };
+    const message = { role: "assistant", ...this.#author(), content, ...onlyFull({ reasoning }) };
     this.#app.chats.change(id, (chat) => tree.addMessage(chat, parent, message), true);
     return this.#app.chats.get(id).leaf;
   }
@@ -117,6 +116,12 @@ export class Writer {
     await runAllowed(this.#app, toolbox, id, path);
   }
 
+  /** The model that answers, as a field of its messages. */
+  #author() {
+    const { props } = this.#app.state;
+    return props?.model_alias ? { model: props.model_alias } : {};
+  }
+
   #say(id, parent, message) {
     this.#app.chats.change(id, (chat) => titled(tree.addMessage(chat, parent, message)), true);
     if (id === this.#app.state.chat.id) history.replaceState(null, "", `#/chat/${id}`);
@@ -124,14 +129,14 @@ export class Writer {
   }
 
   #answer(id, parent) {
-    this.#app.chats.change(id, (chat) => tree.addMessage(chat, parent, { role: "assistant", ...currentModel() }));
+    this.#app.chats.change(id, (chat) => tree.addMessage(chat, parent, { role: "assistant", ...this.#author() }));
     return this.#write(id, [this.#app.chats.get(id).leaf]);
   }
 
   #start(id, messageIds = []) {
     const controller = new AbortController();
     this.#controllers.set(id, (this.#controllers.get(id) ?? new Map()).set(controller, messageIds));
-    this.#setRunning(id, {});
+    this.#note(id, messageIds, {});
     return controller;
   }
 
@@ -160,7 +165,7 @@ export class Writer {
     const path = tree.ancestry(chat, begun[0].parent);
     const options = {
       signal: controller.signal,
-      onProgress: (news) => this.#setRunning(id, news),
+      onProgress: (news) => this.#note(id, messageIds, news),
       onAnswer: (answer) => messageIds.forEach((each) => this.#app.live.set(each, answer)),
       onStream: (name) => this.#noteStream(id, begun, name),
       onLost: () => this.#app.lose(t("common.unreachable")),
@@ -181,7 +186,9 @@ export class Writer {
       this.#finish(id, controller);
       this.#app.live.forget(messageIds);
       const { messages } = this.#app.chats.get(id);
-      const ended = messageIds.map((each) => ({ id: each, stream: undefined, ...(messages[each].finish ? { state: "done" } : end) }));
+      const nCtx = this.#app.state.props?.default_generation_settings?.n_ctx;
+      const endOf = (message) => (message.finish ? { state: "done", ...cutOf(message, nCtx) } : end);
+      const ended = messageIds.map((each) => ({ id: each, stream: undefined, ...endOf(messages[each]) }));
       this.#app.chats.change(id, (each) => tree.changeMessages(each, ended), true);
       release();
     }
@@ -192,6 +199,12 @@ export class Writer {
   #noteStream(id, begun, name) {
     const noted = begun.map(({ id: each, start }, index) => ({ id: each, stream: { id: name, index, start } }));
     this.#app.chats.change(id, (chat) => tree.changeMessages(chat, noted), true);
+  }
+
+  /** Notes the progress of answers before their first token. */
+  #note(id, messageIds, progress) {
+    const news = Object.fromEntries(messageIds.map((each) => [each, progress]));
+    this.#setRunning(id, { ...this.#app.state.running[id], ...news });
   }
 
   #setRunning(id, progress) {
@@ -217,7 +230,7 @@ function startOf(message) {
 
 /** Returns a message as it was when its answer began. */
 function asBegun({ content, start, ...message }) {
-  return { ...message, content: content.slice(0, start), start, reasoning: undefined, toolCalls: undefined, tokens: undefined };
+  return { ...message, content: content.slice(0, start), start, reasoning: undefined, ms: undefined, toolCalls: undefined, tokens: undefined };
 }
 
 function titled(chat) {

@@ -6,7 +6,8 @@ import { t } from "../text.js";
 
 const MAX_COLOURED = 50_000; // characters
 const SHOWN_MS = 1_500;
-const PREVIEWED = ["html", "svg", "mermaid"];
+const DRAWN = "mermaid";
+const PREVIEWED = ["html", "svg", DRAWN];
 
 /** A block of code that may grow. */
 export class CodeBlock {
@@ -14,6 +15,8 @@ export class CodeBlock {
   #copy = element("button", "plain code-copy", t("common.copy"));
   #text = "";
   #colouring = null;
+  #preview = null;
+  #isDrawn = false;
 
   constructor(language) {
     this.language = language;
@@ -32,12 +35,13 @@ export class CodeBlock {
     this.element.append(head, lines);
   }
 
-  /** Resolves when it is completely rendered. */
-  async show(text) {
+  /** Resolves when it is completely rendered. `isWhole`: its end was written. */
+  async show(text, isWhole = true) {
     const hasColours = this.language !== "" && text.length <= MAX_COLOURED;
     if (hasColours && text.startsWith(this.#text)) this.#code.append(text.slice(this.#text.length));
     else this.#code.textContent = text;
     this.#text = text;
+    if (isWhole && this.language === DRAWN) this.#drawWhenSeen();
     if (hasColours) await (this.#colouring ??= this.#colour());
   }
 
@@ -54,8 +58,20 @@ export class CodeBlock {
     this.#colouring = null;
   }
 
+  /** Draws a diagram once; somebody who looks at its code goes on seeing that. */
+  #drawWhenSeen() {
+    if (this.#isDrawn) return;
+    this.#isDrawn = true;
+    const observer = new IntersectionObserver(([{ isIntersecting }]) => {
+      if (!isIntersecting) return;
+      observer.disconnect();
+      this.#preview.click();
+    });
+    observer.observe(this.element);
+  }
+
   #previewButton() {
-    const button = element("button", "plain code-copy code-preview", t("code.preview"));
+    const button = (this.#preview = element("button", "plain code-copy code-preview", t("code.preview")));
     button.type = "button";
     button.addEventListener("click", async () => {
       button.disabled = true;

@@ -16,7 +16,7 @@ export function Requests({ requests, model = "" }) {
     <h2 id=${title}>${t("request.title")}${model && html` <span class="soft">${model}</span>`}</h2>
     ${!requests.length && html`<p class="soft">${t("request.none")}</p>`}
     ${requests.length > 0 &&
-    html`<div class="scroll" tabindex="0" role="region" aria-labelledby=${title}>
+    html`<div class="scroll" tabindex="0" role="group" aria-labelledby=${title}>
       <table>
         <thead>
           <tr>${COLUMNS.map((name) => html`<th scope="col" class=${TEXTS.has(name) ? "text" : ""}>${t(`column.${name}`)}</th>`)}</tr>

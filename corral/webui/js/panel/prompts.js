@@ -64,7 +64,7 @@ function List({ prompts, onUse, onEdit, onNew, onRemove }) {
           <${IconButton} icon="trash" label=${t("prompts.delete", { name: each.name })} onClick=${() => confirm(t("prompts.confirmDelete", { name: each.name })) && onRemove(each)} />
         </li>`,
       )}
-      ${prompts.length === 0 && html`<li class="soft">${parts("prompts.empty", { example: variable(t("prompts.topic")) })}</li>`}
+      ${prompts.length === 0 && html`<li><p class="soft">${parts("prompts.empty", { example: variable(t("prompts.topic")) })}</p></li>`}
     </ul>
     <p class="row end"><button type="button" class="primary" onClick=${onNew}>${t("prompts.new")}</button></p>`;
 }

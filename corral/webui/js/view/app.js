@@ -1,6 +1,8 @@
 // The whole page: chats on the left, the conversation in the middle, settings on the right.
 
 import { html, useEffect, useState } from "../html.js";
+import { encodingOf, modelName } from "../identity.js";
+import { nChanges } from "../settings.js";
 import { titleOf } from "../tree.js";
 import { Composer } from "./composer.js";
 import { useFocusBack } from "./focus.js";
@@ -9,7 +11,7 @@ import { Lazy, load } from "./lazy.js";
 import { Panel } from "./panel.js";
 import { Shortcuts, onShortcut } from "./shortcuts.js";
 import { Sidebar } from "./sidebar.js";
-import { Thread, modelName } from "./thread.js";
+import { Thread } from "./thread.js";
 import { t } from "../text.js";
 
 const SERVER = { connecting: t("app.connecting"), loading: t("app.loading"), down: t("app.down") };
@@ -42,6 +44,7 @@ export function App({ app }) {
     if (Object.values(state.fieldErrors).some(Boolean)) setOpen("settings");
   }, [state.fieldErrors]);
   const { server, reason, chat, props, notice } = state;
+  const nChanged = nChanges(chat);
   const close = () => setOpen("");
   return html`<div class="app">
     <a class="skip" href="#composer">${t("app.skip")}</a>
@@ -52,10 +55,13 @@ export function App({ app }) {
         <h1 dir="auto">${titleOf(chat)}</h1>
         ${choice
           ? html`<${choice.ModelChoice} app=${app} state=${state} />`
-          : html`<span class="model soft" dir="auto" title=${props?.model_path ?? ""}>${modelName(props)}</span>`}
+          : html`<span class="model" dir="auto" title=${props?.model_path ?? ""}>
+              ${[modelName(state), encodingOf(props)].filter(Boolean).join(" · ")}
+            </span>`}
         <${IconButton}
           icon="sliders"
-          label=${t("app.settings")}
+          label=${nChanged ? t("app.settingsChanged", { n: nChanged }) : t("app.settings")}
+          badge=${nChanged || ""}
           pressed=${open === "settings"}
           onClick=${() => setOpen(open === "settings" ? "" : "settings")}
         />
@@ -65,9 +71,11 @@ export function App({ app }) {
       </p>`}
       ${notice &&
       html`<p class="banner ${notice.kind}" role="status">
-        ${notice.text} <${IconButton} icon="close" label=${t("app.dismiss")} onClick=${() => app.tell("")} />
+        ${notice.text} <span class="space"></span>
+        ${notice.undo && html`<button type="button" onClick=${() => (app.tell(""), notice.undo())}>${t("app.undo")}</button>`}
+        <${IconButton} icon="close" label=${t("app.dismiss")} onClick=${() => app.tell("")} />
       </p>`}
-      <${Thread} app=${app} state=${state} />
+      <${Thread} app=${app} state=${state} onOpen=${setOpen} />
       <${Composer} app=${app} state=${state} />
     </main>
     ${open === "settings" && html`<${Lazy} from="./settings_panel.js" view="SettingsPanel" app=${app} state=${state} onClose=${close} />`}

@@ -1,30 +1,36 @@
 // The message box: text, files by button, paste and drop (anywhere on the page), recordings, send and stop.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../html.js";
-import { draftOf, keepDraft } from "../draft.js";
+import { draftOf, keepDraft, keepParts, partsOf } from "../draft.js";
 import { filesOf, hasFiles, useFileDrop } from "./file_drop.js";
-import { Icon, IconButton } from "./icon.js";
+import { Icon, TextButton } from "./icon.js";
 import { Lazy, load } from "./lazy.js";
-import { t } from "../text.js";
+import { number, percent, t } from "../text.js";
+import { pathOf } from "../tree.js";
 
-const NOTHING = { images: [], files: [], audio: [] };
+const MAX_PASTED = 2500; // characters; more of them become a file
+const TOUCH = matchMedia("(pointer: coarse)"); // its keyboards have no Shift+Enter
 
 export function Composer({ app, state }) {
   const { chat, running, props, server } = state;
   const [text, setText] = useState("");
-  const [parts, setParts] = useState(NOTHING);
+  const [, redraw] = useState(0);
   const [refusal, setRefusal] = useState(""); // why a file was not added
   const [showsTools, setShowsTools] = useState(false);
   const [reasoning, setReasoning] = useState(null); // the switch, for a model that reasons
   const area = useRef(null);
   const file = useRef(null);
   const isBusy = Boolean(running[chat.id]);
+  const parts = partsOf(chat.id);
   const { images, files, audio } = parts;
+  const setParts = (change) => {
+    keepParts(chat.id, change); // files of a message that is no longer shown may still be read
+    redraw((n) => n + 1);
+  };
   const canSend = server === "ready" && !isBusy && (text.trim() !== "" || images.length + files.length + audio.length > 0);
 
   useLayoutEffect(() => {
     setText(draftOf(chat.id));
-    setParts(NOTHING);
     setRefusal("");
     area.current.focus();
   }, [chat.id]);
@@ -45,7 +51,7 @@ export function Composer({ app, state }) {
   const send = () => {
     if (!canSend) return;
     write("");
-    setParts(NOTHING);
+    setParts();
     app.writer.send(text.trim(), images.map(({ url }) => url), { files: files.map(({ source: _, ...kept }) => kept), audio });
   };
   const add = async (given) => {
@@ -62,12 +68,13 @@ export function Composer({ app, state }) {
   };
   const isOver = useFileDrop(add);
   const onPaste = (event) => {
-    if (!hasFiles(event)) return;
+    const long = hasFiles(event) ? "" : event.clipboardData.getData("text/plain");
+    if (!hasFiles(event) && long.length <= MAX_PASTED) return;
     event.preventDefault();
-    add(filesOf(event));
+    add(long ? [new File([long], `${t("composer.pasted")}.txt`, { type: "text/plain" })] : filesOf(event));
   };
   const onKeyDown = (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || TOUCH.matches) return;
     event.preventDefault();
     send();
   };
@@ -78,14 +85,27 @@ export function Composer({ app, state }) {
       from="./attachments.js"
       view="Attachments"
       images=${images}
-      onRemove=${(at) => setParts({ ...parts, images: images.filter((_, i) => i !== at) })}
+      onRemove=${(at) => setParts((now) => ({ ...now, images: now.images.filter((_, i) => i !== at) }))}
     />`}
     ${files.length + audio.length > 0 &&
-    html`<${Lazy} from="./file_chips.js" view="FileChips" parts=${parts} onChange=${setParts} props=${props} />`}
+    html`<${Lazy} key=${chat.id} from="./file_chips.js" view="FileChips" parts=${parts} onChange=${setParts} props=${props} />`}
+    <textarea
+      id="composer"
+      ref=${area}
+      rows="1"
+      aria-label=${t("composer.yourMessage")}
+      dir="auto"
+      placeholder=${t("composer.write")}
+      value=${text}
+      onInput=${(event) => write(event.target.value)}
+      onKeyDown=${onKeyDown}
+      onPaste=${onPaste}
+    ></textarea>
     <div class="composer-row">
-      <${IconButton} icon="book" label=${t("composer.prompts")} onClick=${() => app.openPanel("prompts")} />
-      <${IconButton} icon="clip" label=${t("composer.addFiles")} onClick=${() => file.current.click()} />
+      <${TextButton} icon="book" label=${t("composer.prompts")} onClick=${() => app.openPanel("prompts")} />
+      <${TextButton} icon="clip" label=${t("composer.addFiles")} onClick=${() => file.current.click()} />
       <input
+        id="files"
         ref=${file}
         type="file"
         multiple
@@ -93,7 +113,7 @@ export function Composer({ app, state }) {
         aria-label=${t("composer.files")}
         onChange=${(event) => add([...event.target.files]).then(() => (file.current.value = ""))}
       />
-      <${IconButton} icon="tool" label=${t("composer.tools")} pressed=${app.tools.isUsed(chat)} onClick=${() => setShowsTools(true)} />
+      <${TextButton} icon="tool" label=${t("composer.tools")} pressed=${app.tools.isUsed(chat)} onClick=${() => setShowsTools(true)} />
       ${props?.modalities?.audio &&
       html`<${Lazy}
         from="./recorder.js"
@@ -102,18 +122,8 @@ export function Composer({ app, state }) {
         onAudio=${(item) => setParts((now) => ({ ...now, audio: [...now.audio, item] }))}
       />`}
       ${reasoning && html`<${reasoning.ReasoningSwitch} app=${app} chat=${chat} levels=${reasoning.levelsOf(props)} />`}
-      <textarea
-        id="composer"
-        ref=${area}
-        rows="1"
-        aria-label=${t("composer.yourMessage")}
-        dir="auto"
-        placeholder=${t("composer.write")}
-        value=${text}
-        onInput=${(event) => write(event.target.value)}
-        onKeyDown=${onKeyDown}
-        onPaste=${onPaste}
-      ></textarea>
+      <span class="space"></span>
+      <${Gauge} app=${app} chat=${chat} nCtx=${props?.default_generation_settings?.n_ctx} />
       ${isBusy
         ? html`<button type="button" class="primary round" aria-label=${t("common.stop")} title=${t("composer.stopKey")} onClick=${() => app.writer.stop()}>
             <${Icon} name="stop" />
@@ -124,6 +134,19 @@ export function Composer({ app, state }) {
     </div>
   </form>
   ${showsTools && html`<${Lazy} from="./tools_dialog.js" view="ToolsDialog" app=${app} onClose=${() => setShowsTools(false)} />`}`;
+}
+
+/** How full the context is after the last answer that is shown. */
+function Gauge({ app, chat, nCtx }) {
+  const last = pathOf(chat).findLast(({ timings }) => timings);
+  if (!last || !nCtx) return null;
+  const { cache_n: nCached, prompt_n: nPrompt, predicted_n: nPredicted } = last.timings;
+  const share = Math.min(1, (nCached + nPrompt + nPredicted) / nCtx);
+  const label = t("composer.context", { percent: percent(share), n: nCtx });
+  return html`<button type="button" class="plain gauge" aria-label=${label} title=${label} onClick=${() => app.openPanel("context", { id: last.id })}>
+    <i class="ring ${share > 0.8 ? "high" : ""}" style=${{ "--share": `${100 * share}%` }}></i>
+    <span>${percent(share)}</span><span class="wide">${t("composer.ofContext", { n: number(nCtx) })}</span>
+  </button>`;
 }
 
 /** Fits the height to the text, up to a limit in the style sheet. */

@@ -45,8 +45,8 @@ export function Icon({ name }) {
   return html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d=${PATHS[name]} /></svg>`;
 }
 
-/** A button with only an icon; `label`: its action. */
-export function IconButton({ icon, label, onClick, disabled = false, pressed, ...more }) {
+/** A button with only an icon; `label`: its action; `badge`: a number at its corner. */
+export function IconButton({ icon, label, onClick, disabled = false, pressed, badge, ...more }) {
   return html`<button
     type="button"
     class="plain icon-button"
@@ -57,6 +57,13 @@ export function IconButton({ icon, label, onClick, disabled = false, pressed, ..
     onClick=${onClick}
     ...${more}
   >
-    <${Icon} name=${icon} />
+    <${Icon} name=${icon} />${badge && html`<span class="badge" aria-hidden="true">${badge}</span>`}
+  </button>`;
+}
+
+/** A button with an icon and its label. */
+export function TextButton({ icon, label, onClick, disabled = false, pressed }) {
+  return html`<button type="button" class="plain text-button" aria-label=${label} aria-pressed=${pressed} disabled=${disabled} onClick=${onClick}>
+    <${Icon} name=${icon} /><span class="label">${label}</span>
   </button>`;
 }

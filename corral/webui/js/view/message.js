@@ -5,24 +5,23 @@ import { copyText } from "../clipboard.js";
 import { useFocus } from "./focus.js";
 import { Icon, IconButton } from "./icon.js";
 import { Lazy } from "./lazy.js";
-import { Markdown } from "./markdown.js";
 import { Remedies } from "./remedies.js";
 import { Timings } from "./timings.js";
-import { parts, percent, t } from "../text.js";
+import { parts, percent, seconds, t } from "../text.js";
 
 const NAMES = { user: t("author.user"), assistant: t("author.assistant"), tool: t("author.tool") };
 
 /** `siblings`: ids of the message and its alternatives. An unchanged message is not rendered again. */
-export function Message({ message, siblings, isLast, isBusy, isEditing, progress, nCtx, runs, app }) {
+export function Message({ message, siblings, author, isLast, isBusy, isEditing, progress, nCtx, runs, app }) {
   const [showsTokens, setShowsTokens] = useState(false);
   const isWriting = message.state === "writing" && isBusy;
   return useMemo(
-    () => html`<article class="message ${message.role}" aria-label=${NAMES[message.role]} data-id=${message.id}>
-      <h3 class="author">${NAMES[message.role]}</h3>
+    () => html`<article class="message ${message.role} ${isLast ? "last" : ""}" aria-label=${NAMES[message.role]} data-id=${message.id}>
+      <h2 class="author" dir=${author ? "auto" : undefined}>${author || NAMES[message.role]}</h2>
       ${(message.files || message.audio) &&
       html`<${Lazy} from="./file_chips.js" view="SentFiles" files=${message.files} audio=${message.audio} />`}
       ${message.images?.length > 0 && html`<${Images} images=${message.images} />`}
-      ${message.reasoning && html`<${Reasoning} text=${message.reasoning} isOver=${Boolean(message.content) || !isWriting} />`}
+      ${message.reasoning && html`<${Reasoning} text=${message.reasoning} ms=${message.ms} isOver=${Boolean(message.content) || !isWriting} />`}
       ${isEditing
         ? html`<${Editor} message=${message} app=${app} onDone=${() => app.closeEditor(message.id)} />`
         : html`<${Body} message=${message} isWriting=${isWriting} showsTokens=${showsTokens} />`}
@@ -33,6 +32,12 @@ export function Message({ message, siblings, isLast, isBusy, isEditing, progress
       <footer class="tools">
         ${isWriting && !isEditing && html`<${Lazy} from="./live_actions.js" view="LiveActions" message=${message} app=${app} />`}
         <${Alternatives} message=${message} siblings=${siblings} app=${app} />
+        ${message.timings && html`<${Timings}
+          timings=${message.timings}
+          nCtx=${nCtx}
+          isWriting=${isWriting}
+          onOpen=${() => app.openPanel("context", { id: message.id })}
+        />`}
         <${Actions}
           message=${message}
           isBusy=${isBusy}
@@ -41,15 +46,9 @@ export function Message({ message, siblings, isLast, isBusy, isEditing, progress
           onEdit=${() => app.openEditor(message.id)}
           onTokens=${() => setShowsTokens(!showsTokens)}
         />
-        ${message.timings && html`<${Timings}
-          timings=${message.timings}
-          nCtx=${nCtx}
-          isWriting=${isWriting}
-          onOpen=${() => app.openPanel("context", { id: message.id })}
-        />`}
       </footer>
     </article>`,
-    [message, siblings.join(), isLast, isBusy, progress, nCtx, isEditing, showsTokens, runs],
+    [message, siblings.join(), author, isLast, isBusy, progress, nCtx, isEditing, showsTokens, runs],
   );
 }
 
@@ -57,7 +56,7 @@ function Body({ message, isWriting, showsTokens }) {
   if (message.role === "tool") return html`<${Lazy} from="./tool_calls.js" view="ToolResult" message=${message} />`;
   if (message.role === "user") return html`<div class="said" dir="auto">${message.content}</div>`;
   if (showsTokens && message.tokens) return html`<${Lazy} from="./token_view.js" view="TokenView" tokens=${message.tokens} />`;
-  return html`<${Markdown} text=${message.content} isWriting=${isWriting} />`;
+  return html`<${Lazy} from="./markdown.js" view="Markdown" text=${message.content} isWriting=${isWriting} />`;
 }
 
 function Images({ images }) {
@@ -66,16 +65,24 @@ function Images({ images }) {
   </div>`;
 }
 
-function Reasoning({ text, isOver }) {
-  return html`<details class="reasoning">
-    <summary>${isOver ? t("message.reasoning") : t("message.reasoningNow")}</summary>
+/** Open while the model reasons, then folded, unless somebody has opened or closed it. */
+function Reasoning({ text, ms, isOver }) {
+  const [chosen, setChosen] = useState(null);
+  const isOpen = chosen ?? !isOver;
+  const toggle = (event) => {
+    event.preventDefault();
+    setChosen(!isOpen);
+  };
+  const over = ms === undefined ? t("message.reasoning") : t("message.reasoned", { time: seconds(ms, ms < 10_000 ? 1 : 0) });
+  return html`<details class="reasoning" open=${isOpen}>
+    <summary onClick=${toggle}>${isOver ? over : html`<span class="writing"></span>${t("message.reasoningNow")}`}</summary>
     <div class="said" dir="auto">${text}</div>
   </details>`;
 }
 
 /** The progress before the first token. */
 function Waiting({ message, progress = {} }) {
-  if (message.content || message.reasoning || message.toolCalls?.length) return null;
+  if (message.content.length > (message.start ?? 0) || message.reasoning || message.toolCalls?.length) return null;
   const { waiting, prompt } = progress;
   if (prompt && prompt.processed < prompt.total) {
     const bar = html`<progress max=${prompt.total} value=${prompt.processed}></progress>`;
@@ -90,13 +97,13 @@ function Waiting({ message, progress = {} }) {
 function Ending({ message, isLast, isBusy, app }) {
   if (message.role !== "assistant" || message.state === "writing") return null;
   const isCut = message.finish === "length";
-  const isOver = message.remedies?.includes("shorten"); // the context is full
+  const isOver = message.remedies?.includes("new"); // the context is full
   const canGoOn = isLast && !isBusy && Boolean(message.content) && !message.toolCalls?.length && !isOver;
   const texts = {
     stopped: t("message.stopped"),
     interrupted: message.error,
     failed: message.error,
-    done: isCut ? t("message.cut") : "",
+    done: isCut ? (isOver ? t("message.full") : t("message.cut")) : "",
   };
   const text = texts[message.state];
   if (!text) return null;
@@ -106,7 +113,7 @@ function Ending({ message, isLast, isBusy, app }) {
     ${canGoOn &&
     html`<button type="button" onClick=${() => app.writer.continueAnswer(message.id)}><${Icon} name="go" /> ${t("message.continue")}</button>
       <button type="button" onClick=${() => app.openEditor(message.id)}><${Icon} name="edit" /> ${t("message.editEnd")}</button>`}
-    ${isLast && !isBusy && isBad && html`<${Remedies} message=${message} app=${app} />`}
+    ${isLast && !isBusy && (isBad || isOver) && html`<${Remedies} message=${message} app=${app} />`}
   </div>`;
 }
 
@@ -133,7 +140,7 @@ function Actions({ message, isBusy, app, showsTokens, onEdit, onTokens }) {
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };
-  const remove = () => confirm(t("message.confirmDelete")) && app.removeMessage(message.id);
+  const remove = () => app.removeMessage(message.id);
   return html`<span class="actions">
     <${IconButton} icon=${isCopied ? "check" : "copy"} label=${isCopied ? t("common.copied") : t("common.copy")} onClick=${copy} />
     ${message.role !== "tool" && html`<${IconButton} icon="edit" label=${t("common.edit")} disabled=${isBusy} onClick=${onEdit} />`}
@@ -159,6 +166,7 @@ function Editor({ message, app, onDone }) {
     app.writer.continueAnswer(message.id, text);
   };
   const cancel = () => {
+    area.current.closest("article").querySelector(".actions").firstElementChild.focus();
     onDone();
     if (isWriting) app.live.resume(message.id);
   };

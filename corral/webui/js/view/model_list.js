@@ -4,8 +4,8 @@ import { html, useEffect, useState } from "../html.js";
 import { isForChat } from "../many_models.js";
 import { loadOwnStyle } from "../style.js";
 import { useModal } from "./modal.js";
-import { sizeText, statusText } from "./model_text.js";
-import { t } from "../more_text.js";
+import { statusText } from "./model_text.js";
+import { bytes, t } from "../more_text.js";
 
 const LOOK_MS = 700;
 const IN_MEMORY = ["loading", "loaded", "downloading"];
@@ -25,7 +25,7 @@ export function ModelList({ app, models, onCompare, onClose }) {
     <table>
       <thead>
         <tr>
-          <th>${t("models.model")}</th><th>${t("models.file")}</th><th>${t("models.memory")}</th><th>${t("models.state")}</th><th></th>
+          <th>${t("models.model")}</th><th>${t("models.file")}</th><th>${t("models.memory")}</th><th>${t("models.state")}</th><td></td>
         </tr>
       </thead>
       <tbody>
@@ -46,8 +46,8 @@ function Row({ row: { id, kind, size, memory, status }, app }) {
   const label = status.value === "downloading" ? t("common.cancel") : isIn ? t("models.unload") : t("models.load");
   return html`<tr data-state=${status.value}>
     <th scope="row">${id}${kind && kind !== "chat" && html` <span class="soft">${kind}</span>`}</th>
-    <td>${size ? sizeText(size) : ""}</td>
-    <td>${memory?.needed ? sizeText(memory.needed) : ""}</td>
+    <td>${size ? bytes(size) : ""}</td>
+    <td>${memory?.needed ? bytes(memory.needed) : ""}</td>
     <td class=${status.failed ? "error" : ""}>
       ${status.progress && html`<progress max="1" value=${status.progress.value}></progress>`} ${statusText(status)}
     </td>

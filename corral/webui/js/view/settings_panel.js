@@ -1,18 +1,23 @@
 // The settings of a chat: system prompt, presets, and every field of the table with the server's default.
 
-import { html, useState } from "../html.js";
+import { html, useEffect, useState } from "../html.js";
 import { isOwnPreset, presets, savePreset } from "../preset.js";
-import { FIELDS, checkForm } from "../settings.js";
+import { FIELDS, checkForm, clamped, keepStart, keptStart, nChanges, startOfChats } from "../settings.js";
 import { IconButton } from "./icon.js";
 import { LanguageChoice } from "./language_choice.js";
 import { t } from "../more_text.js";
 
+const SLIDERS = { temperature: 2, top_p: 1, min_p: 1 }; // their right ends; the number beside may be larger
 const GROUPS = [...new Set(FIELDS.map(({ group }) => group))];
 
 export function SettingsPanel({ app, state, onClose }) {
   const { chat, defaults, fieldErrors } = state;
-  const isOpen = (group) =>
+  const isUsed = (group) =>
     group === "main" || FIELDS.some((field) => field.group === group && (field.name in chat.settings || fieldErrors[field.name]));
+  const [opened, setOpened] = useState(() => new Set(GROUPS.filter(isUsed))); // a group stays open when its last field is reset
+  const toggle = (group) => ({ currentTarget }) =>
+    currentTarget.open === opened.has(group) || setOpened((now) => new Set(currentTarget.open ? [...now, group] : [...now].filter((each) => each !== group)));
+  useEffect(() => setOpened((now) => new Set([...now, ...GROUPS.filter(isUsed)])), [chat.id, chat.settings, fieldErrors]);
   return html`<aside class="settings" aria-label=${t("settings.ofChat")}>
     <div class="settings-head">
       <h2>${t("app.settings")}</h2>
@@ -40,9 +45,10 @@ export function SettingsPanel({ app, state, onClose }) {
         onInput=${(event) => app.setSystem(event.target.value)}
       ></textarea>
     </div>
+    <${Start} app=${app} chat=${chat} props=${state.props} />
     <${Presets} app=${app} settings=${chat.settings} />
     ${GROUPS.map(
-      (group) => html`<details key=${group} open=${isOpen(group)}>
+      (group) => html`<details key=${group} open=${opened.has(group)} onToggle=${toggle(group)}>
         <summary>${t(`group.${group}`)}</summary>
         ${FIELDS.filter((field) => field.group === group).map(
           (field) => html`<${Field}
@@ -61,6 +67,30 @@ export function SettingsPanel({ app, state, onClose }) {
       <${LanguageChoice} />
     </details>
   </aside>`;
+}
+
+/** How many settings are this chat's own, and what new chats begin with. */
+function Start({ app, chat, props }) {
+  const [, redraw] = useState(0);
+  const n = nChanges(chat);
+  const start = startOfChats(props);
+  const isStart = start.system === chat.system && same(start.settings, chat.settings);
+  const keep = (wanted) => {
+    keepStart(wanted);
+    redraw((each) => each + 1);
+  };
+  const reset = () => {
+    app.setSystem("");
+    app.useSettings({});
+  };
+  return html`<div class="start">
+    <p class="soft" role="status">${n ? t("settings.changes", { n }) : t("settings.noChanges")} ${isStart && keptStart() && t("settings.areStart")}</p>
+    <div class="row">
+      <button type="button" disabled=${isStart} onClick=${() => keep(chat)}>${t("settings.keepStart")}</button>
+      <button type="button" class="plain" disabled=${!n} onClick=${reset}>${t("settings.resetAll")}</button>
+      ${keptStart() && html`<button type="button" class="plain" onClick=${() => keep(null)}>${t("settings.forgetStart")}</button>`}
+    </div>
+  </div>`;
 }
 
 function Presets({ app, settings }) {
@@ -135,17 +165,29 @@ function Control({ id, field, value, app, hasError }) {
       onBlur=${onBlur}
     ></textarea>`;
   }
-  const onChange = (event) => set(event.target.value === "" ? undefined : event.target.valueAsNumber);
-  return html`<input
+  const onChange = ({ target }) => set(Number.isNaN(target.valueAsNumber) ? undefined : clamped(field, target.valueAsNumber));
+  const limits = { min, step: kind === "integer" ? 1 : (step ?? "any") };
+  const input = html`<input
     type="number"
     ...${more}
-    min=${min}
+    ...${limits}
     max=${max}
-    step=${kind === "integer" ? 1 : (step ?? "any")}
     ...${typing}
     value=${typed ?? rounded(value)}
     onChange=${onChange}
   />`;
+  if (!(name in SLIDERS)) return input;
+  return html`<div class="slider">
+    <input
+      type="range"
+      aria-label=${t("settings.slider", { label: t(`field.${name}`) })}
+      ...${limits}
+      max=${SLIDERS[name]}
+      value=${value || 0}
+      onInput=${({ target }) => set(target.valueAsNumber)}
+    />
+    ${input}
+  </div>`;
 }
 
 /** Rounds 32-bit floats of the server. */

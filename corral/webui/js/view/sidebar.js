@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "../html.js";
 import { titleOf } from "../tree.js";
 import { useFocus } from "./focus.js";
-import { Icon, IconButton } from "./icon.js";
+import { Icon, IconButton, TextButton } from "./icon.js";
 import { nextTheme } from "../theme.js";
 import { t } from "../text.js";
 
@@ -92,11 +92,11 @@ function Foot({ app, isReady, hasChats }) {
     event.target.value = "";
   };
   return html`<div class="sidebar-foot">
-    <${IconButton} icon="upload" label=${t("sidebar.import")} disabled=${!isReady} onClick=${() => file.current.click()} />
+    <${TextButton} icon="upload" label=${t("sidebar.import")} disabled=${!isReady} onClick=${() => file.current.click()} />
     <input ref=${file} type="file" accept="application/json,.json" hidden disabled=${!isReady} onChange=${read} aria-label=${t("sidebar.file")} />
-    <${IconButton} icon="download" label=${t("sidebar.exportAll")} disabled=${!hasChats} onClick=${() => app.chats.exportAs()} />
-    <${IconButton} icon="theme" label=${t("sidebar.theme")} onClick=${nextTheme} />
-    <a class="icon-button" href="monitor" title=${t("sidebar.monitor")} aria-label=${t("sidebar.monitor")}><${Icon} name="chart" /></a>
+    <${TextButton} icon="download" label=${t("sidebar.exportAll")} disabled=${!hasChats} onClick=${() => app.chats.exportAs()} />
+    <${TextButton} icon="theme" label=${t("sidebar.theme")} onClick=${nextTheme} />
+    <a class="text-button" href="monitor"><${Icon} name="chart" /><span class="label">${t("sidebar.monitor")}</span></a>
   </div>`;
 }
 
@@ -118,7 +118,7 @@ function Entry({ entry, isShown, isRunning, app, onPick }) {
       <${IconButton} icon="edit" label=${t("sidebar.rename")} onClick=${() => setRenaming(true)} />
       <${IconButton} icon="download" label=${t("sidebar.export")} onClick=${() => app.chats.exportAs([entry.id])} />
       <${IconButton} icon="more" label=${t("sidebar.more")} onClick=${() => app.openPanel("chat_menu", { id: entry.id })} />
-      <${IconButton} icon="trash" label=${t("common.delete")} onClick=${() => confirmed(entry) && app.chats.remove(entry.id)} />
+      <${IconButton} icon="trash" label=${t("common.delete")} onClick=${() => app.chats.remove(entry.id)} />
     </span>
   </li>`;
 }
@@ -136,10 +136,6 @@ function TitleField({ title, onDone, onCancel }) {
     onBlur=${(event) => onDone(event.target.value)}
     onKeyDown=${onKeyDown}
   />`;
-}
-
-function confirmed({ title }) {
-  return confirm(t("sidebar.confirmDelete", { title: title || t("sidebar.newChat") }));
 }
 
 /** Groups chats, the first of each group: pinned ones, folders by name, the others by the time of their last change. */

@@ -2,13 +2,14 @@
 
 import { html, useEffect, useRef, useState } from "../html.js";
 import { pathOf, siblings } from "../tree.js";
+import { authorOf, detailsOf, modelName } from "../identity.js";
 import { Icon } from "./icon.js";
 import { Message } from "./message.js";
-import { parts, t } from "../text.js";
+import { t } from "../text.js";
 
 const NEAR_PX = 80;
 
-export function Thread({ app, state }) {
+export function Thread({ app, state, onOpen }) {
   const { chat, running, editing, props, callRuns } = state;
   const frame = useRef(null);
   const inner = useRef(null);
@@ -41,17 +42,18 @@ export function Thread({ app, state }) {
   }, []);
   return html`<div class="thread-frame">
     <div class="thread" ref=${frame} onScroll=${onScroll} tabindex="0" role="log" aria-label=${t("thread.conversation")} aria-busy=${isBusy}>
-      ${path.length === 0 && html`<${Empty} props=${props} />`}
+      ${path.length === 0 && html`<${Empty} app=${app} state=${state} onOpen=${onOpen} />`}
       <div ref=${inner}>
         ${path.map(
           (message, i) => html`<${Message}
             key=${message.id}
             message=${message}
             siblings=${siblingsOf(message)}
+            author=${authorOf(message, state)}
             isLast=${i === path.length - 1}
             isBusy=${isBusy}
             isEditing=${editing.includes(message.id)}
-            progress=${i === path.length - 1 ? running[chat.id] : undefined}
+            progress=${running[chat.id]?.[message.id]}
             runs=${callRuns[message.id]}
             nCtx=${props?.default_generation_settings?.n_ctx ?? 0}
             app=${app}
@@ -64,15 +66,26 @@ export function Thread({ app, state }) {
   </div>`;
 }
 
-function Empty({ props }) {
+/** What one meets first: which model it is, and what one can do here. */
+function Empty({ app, state, onOpen }) {
+  const { props } = state;
+  const cards = [
+    ["clip", t("card.file"), t("card.file.about"), () => document.getElementById("files").click()],
+    ["sliders", t("card.settings"), t("card.settings.about"), () => onOpen("settings")],
+    ["book", t("card.prompts"), t("card.prompts.about"), () => app.openPanel("prompts")],
+    ["tokens", t("card.commands"), t("card.commands.about"), () => app.openPanel("palette")],
+  ];
   return html`<div class="welcome">
     <h2>${t("thread.welcome")}</h2>
-    <p class="soft">
-      ${props ? parts("thread.answersFrom", { model: html`<strong>${modelName(props)}</strong>` }) : t("app.connecting")}
+    <p class="identity soft">
+      ${props ? html`<strong dir="auto">${modelName(state)}</strong>${detailsOf(props).map((each) => html` · <span>${each}</span>`)}` : t("app.connecting")}
     </p>
+    <div class="cards">
+      ${cards.map(
+        ([icon, name, about, onClick]) => html`<button type="button" key=${icon} onClick=${onClick}>
+          <${Icon} name=${icon} /><span>${name}<small class="soft">${about}</small></span>
+        </button>`,
+      )}
+    </div>
   </div>`;
-}
-
-export function modelName(props) {
-  return (props?.model_alias ?? "").split(/[\\/]/).at(-1).replace(/\.gguf$/, "");
 }
