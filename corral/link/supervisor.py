@@ -250,6 +250,8 @@ class Supervisor(Generic[ProcessT]):
             with self._changed:
                 self._changed.wait_for(lambda: not self._is_resting or self._closing.is_set())
             return self._closing.is_set()
+        if self._closing.is_set():
+            return True  # it was ended on purpose
         delay_s = self._policy.end(life)
         assert delay_s is not None
         self.n_restarts += 1
