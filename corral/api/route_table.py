@@ -46,8 +46,7 @@ class RouteTable:
 
     def methods(self, scope: Scope) -> set[str]:
         """Return the methods of a request's path."""
-        fitting = (each for each in self.routes if each.path_regex.match(scope["path"]) and each.fits(scope))
-        found = {route.method for route in fitting}
+        found = {route.method for route in self.routes if route.has_path(scope)}
         return found | {"HEAD"} if "GET" in found else found
 
     def public(self) -> list[str]:
@@ -66,11 +65,7 @@ class RouteTable:
         found = self._fixed.get((method, path))
         if found is not None:
             return found
-        fitting = (
-            route
-            for route in self._others
-            if method == route.method and route.path_regex.match(path) and route.fits(scope)
-        )
+        fitting = (route for route in self._others if route.method == method and route.has_path(scope))
         return next(fitting, None)
 
 
@@ -84,11 +79,7 @@ def _fixed(routes: Iterable[ApiRoute]) -> dict[tuple[str, str], ApiRoute]:
     first: dict[tuple[str, str], ApiRoute] = {}
     for route in routes:
         first.setdefault((route.method, route.path), route)
-    return {
-        key: route
-        for key, route in first.items()
-        if type(route).fits is ApiRoute.fits and not route.param_convertors
-    }
+    return {key: each for key, each in first.items() if each.fits is None and not each.param_convertors}
 
 
 def _errors_by_prefix(routes: Iterable[ApiRoute]) -> dict[str, ErrorShape]:

@@ -53,11 +53,13 @@ class ApiRoute(Route):
         operation: Operation | None,
         policy: Policy,
         alias_of: str = "",
+        fits: Callable[[Scope], bool] | None = None,
         responses: Mapping[int | str, Any] | None = None,
         openapi_extra: Mapping[str, Any] | None = None,
     ) -> None:
         """`operation`: None if the route is not described; `alias_of`: the first path of the route;
-        `openapi_extra`: more of its description, such as `requestBody`."""
+        `fits`: what else decides whether a request with this path is for it; `openapi_extra`: more of its
+        description, such as `requestBody`."""
         super().__init__(path, endpoint)
         self.method = method
         self.methods = {method}  # HEAD has a middleware
@@ -65,19 +67,20 @@ class ApiRoute(Route):
         self.operation = operation
         self.policy = policy
         self.alias_of = alias_of
+        self.fits = fits
         self.responses = responses or {}
         self.openapi_extra = openapi_extra or {}
 
-    def fits(self, scope: Scope) -> bool:  # noqa: ARG002
-        """Whether this route is for a request with its path and method; more than these may decide."""
-        return True
+    def has_path(self, scope: Scope) -> bool:
+        """Whether a request is for this route, with one method or another."""
+        return bool(self.path_regex.match(scope["path"])) and (self.fits is None or self.fits(scope))
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return super().matches(scope) if self.fits(scope) else (Match.NONE, {})
+        return super().matches(scope) if self.fits is None or self.fits(scope) else (Match.NONE, {})
 
     def with_endpoint(self, endpoint: Endpoint) -> ApiRoute:
         """Return a route that is the same but for its endpoint, and is not described."""
-        return type(self)(self.method, self.path, endpoint, operation=None, policy=self.policy)
+        return ApiRoute(self.method, self.path, endpoint, operation=None, policy=self.policy, fits=self.fits)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in (self.methods or ()):
@@ -126,6 +129,7 @@ class Said(TypedDict, total=False):
 
     operation: Required[Operation | None]
     policy: Required[Policy]
+    fits: Callable[[Scope], bool]
     responses: Mapping[int | str, Any]
     openapi_extra: Mapping[str, Any]
 
@@ -133,8 +137,7 @@ class Said(TypedDict, total=False):
 class Router:
     """Collects the routes of a module."""
 
-    def __init__(self, route_class: type[ApiRoute] = ApiRoute) -> None:
-        self._route_class = route_class
+    def __init__(self) -> None:
         self.routes: list[ApiRoute] = []
 
     def route(self, method: str, *paths: str, **said: Unpack[Said]) -> Callable[[EndpointT], EndpointT]:
@@ -143,7 +146,7 @@ class Router:
         def add(endpoint: EndpointT) -> EndpointT:
             for path in paths:
                 alias_of = paths[0] if path != paths[0] else ""
-                self.routes.append(self._route_class(method, path, endpoint, alias_of=alias_of, **said))
+                self.routes.append(ApiRoute(method, path, endpoint, alias_of=alias_of, **said))
             return endpoint
 
         return add
@@ -174,6 +177,3 @@ class Router:
 
     def routes_of(self, endpoint: Endpoint) -> list[ApiRoute]:
         return [route for route in self.routes if route.endpoint is endpoint]
-
-    def include_router(self, other: Router) -> None:
-        self.routes += other.routes

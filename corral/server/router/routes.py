@@ -85,14 +85,14 @@ async def metrics(request: Request) -> Response:
     return Response(text, media_type=CONTENT_TYPE)
 
 
-@router.instead_of(messages.versioned_router, messages.models)
+@router.instead_of(messages.router, messages.models)
 async def messages_models(request: Request) -> Response:
     """All models, in the shape of Anthropic's API."""
     visible = _registry(request).visible(client_of(request.scope))
     return with_id(request, JsonResponse(render_page([_messages_model(request, model) for model in visible])))
 
 
-@router.instead_of(messages.versioned_router, messages.model)
+@router.instead_of(messages.router, messages.model)
 async def messages_model(request: Request, name: str) -> Response:
     """One model by its name, in the shape of Anthropic's API."""
     row = await request.app.state.models.render_one(request, name)

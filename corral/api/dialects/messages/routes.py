@@ -32,7 +32,7 @@ from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded,
 from corral.api.prepare_chat import prepare_chat
 from corral.api.render.warning import render_warnings
 from corral.api.respond import read_body, respond
-from corral.api.router import ApiRoute, Operation, PathParameter, Router
+from corral.api.router import Operation, PathParameter, Router
 from corral.api.state import AppState, state_of
 from corral.core.errors import NotFound
 from corral.core.key_role import Permission
@@ -40,15 +40,12 @@ from corral.core.key_role import Permission
 _MODEL = ModelUse(Role.GENERATE, NamedIn.BODY, Unloaded.LOAD, wakes=True, progress=None)
 
 
-class _VersionedRoute(ApiRoute):
-    """Matches only requests of this API, which shares the path with another one."""
-
-    def fits(self, scope: Scope) -> bool:
-        return any(name == VERSION_HEADER for name, _ in scope.get("headers", ()))
+def _is_versioned(scope: Scope) -> bool:
+    """Whether a request is for this API, which shares paths with another one."""
+    return any(name == VERSION_HEADER for name, _ in scope.get("headers", ()))
 
 
 router = Router()
-versioned_router = Router(route_class=_VersionedRoute)
 
 
 @router.post(
@@ -93,10 +90,11 @@ async def count(request: Request) -> Response:
     return with_id(request, JsonResponse({"input_tokens": n, **render_warnings(parsed.chat.warnings)}))
 
 
-@versioned_router.get(
+@router.get(
     "/v1/models",
     operation=None,
     policy=for_server(Permission.PUBLIC, MESSAGES_ERRORS),
+    fits=_is_versioned,
 )
 async def models(request: Request) -> Response:
     """All models: there is one."""
@@ -106,10 +104,11 @@ async def models(request: Request) -> Response:
     return with_id(request, JsonResponse(render_page([] if is_past or is_before else [model])))
 
 
-@versioned_router.get(
+@router.get(
     "/v1/models/{name:path}",
     operation=None,
     policy=for_server(Permission.ANY, MESSAGES_ERRORS),
+    fits=_is_versioned,
 )
 async def model(request: Request, name: Annotated[str, PathParameter("The model's name.")]) -> Response:
     """One model by its name."""
@@ -117,9 +116,6 @@ async def model(request: Request, name: Annotated[str, PathParameter("The model'
     if name != rendered["id"]:
         raise NotFound(f"model '{name:.256}' not found")
     return with_id(request, JsonResponse(rendered))
-
-
-router.include_router(versioned_router)
 
 
 async def _parse(request: Request, body: MessagesFields) -> ParsedMessages:

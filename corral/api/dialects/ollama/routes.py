@@ -37,7 +37,7 @@ from corral.api.prepare_infill import prepare_infill, require_marks
 from corral.api.render.embedding import render_data, shape
 from corral.api.render.warning import render_warnings
 from corral.api.respond import check_admission, respond
-from corral.api.router import ApiRoute, Operation, Router
+from corral.api.router import Operation, Router
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.infill import InfillRequest
@@ -67,26 +67,20 @@ _GENERATES = Policy(
 _EMBEDS = replace(_GENERATES, model=replace(_MODEL, role=Role.EMBED))
 
 
-class _RootRoute(ApiRoute):
-    """Matches `HEAD /` on servers without a page; other methods stay a 404."""
-
-    def fits(self, scope: Scope) -> bool:
-        app = scope.get("app")
-        has_page = app is None or app.state.api.settings.server.ui
-        return not has_page and scope["method"] == "HEAD"
+def _has_no_page(scope: Scope) -> bool:
+    """Whether `/` is for ollama's clients; methods other than HEAD stay a 404."""
+    app = scope.get("app")
+    has_page = app is None or app.state.api.settings.server.ui
+    return not has_page and scope["method"] == "HEAD"
 
 
 router = Router()
-_root_router = Router(route_class=_RootRoute)
 
 
-@_root_router.head("/", operation=None, policy=for_server(Permission.ANY, LLAMA_ERRORS))
+@router.head("/", operation=None, policy=for_server(Permission.ANY, LLAMA_ERRORS), fits=_has_no_page)
 async def running(_request: Request) -> Response:
     """Whether there is a server."""
     return PlainTextResponse("Ollama is running")
-
-
-router.include_router(_root_router)
 
 
 @router.post(
