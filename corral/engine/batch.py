@@ -11,7 +11,7 @@ from typing import NamedTuple
 from corral.core.chunk import ALIGNMENT, MIN_CHUNK
 
 NO_LIMIT = 2**31
-MIN_PREFILL = 16  # prompt tokens that every waiting prompt gets in a step, so that none starves
+MIN_PREFILL = 16  # tokens that the oldest prompt gets in every step, so that it does not starve
 
 
 class Token(NamedTuple):
@@ -25,7 +25,7 @@ class Token(NamedTuple):
 class Prompt:
     """A prompt being evaluated: its slot and its remaining tokens, up to where media begin or end.
     `is_alone`: these share a batch with nothing, as media do; `is_whole`: nor can they be cut. `n_max`: the
-    most of them that can be evaluated at once."""
+    most of them that can be evaluated at once. `is_answer`: they are tokens of a stream."""
 
     slot: int
     n_pending: int
@@ -33,6 +33,7 @@ class Prompt:
     is_alone: bool = False
     is_whole: bool = False
     n_max: int = NO_LIMIT
+    is_answer: bool = False
 
 
 class Part(NamedTuple):
@@ -113,15 +114,27 @@ def _fit(chunks: Sequence[Part], room: int) -> list[Part]:
 
 
 def _plan_chunks(prompts: Sequence[Prompt], budget: int, n_ubatch: int) -> list[Part]:
-    """Give every prompt the minimum in order of arrival, and the rest to the shortest first."""
-    shares = {prompt.slot: min(prompt.n_pending, MIN_PREFILL) for prompt in prompts}
+    """Give streams, the oldest prompt and the shortest one the minimum, and the rest to the shortest first.
+    Others wait: of many small chunks, each token takes longer."""
+    new = [prompt for prompt in prompts if not prompt.is_answer]
+    floors = [prompt for prompt in prompts if prompt.is_answer]
+    if new:
+        floors += [new[0], min(new, key=_n_pending)]
+    shares = {prompt.slot: min(prompt.n_pending, MIN_PREFILL) for prompt in floors}
     left = budget - sum(shares.values())
-    for prompt in sorted(prompts, key=lambda p: p.n_pending):
-        more = max(0, min(min(prompt.n_pending, prompt.n_max) - shares[prompt.slot], left))
-        shares[prompt.slot] += more
-        left -= more
-    sizes = [chunk_size(p.n_pending, min(shares[p.slot], n_ubatch, p.n_max)) for p in prompts]
-    return [Part(p.slot, p.n_pending if p.is_whole else n) for p, n in zip(prompts, sizes, strict=True)]
+    for prompt in sorted(prompts, key=_n_pending):
+        share = shares.get(prompt.slot, 0)
+        more = min(min(prompt.n_pending, prompt.n_max) - share, left)
+        if more > 0 and share + more >= min(MIN_PREFILL, prompt.n_pending):
+            shares[prompt.slot] = share + more
+            left -= more
+    chosen = [prompt for prompt in prompts if prompt.slot in shares]
+    sizes = [chunk_size(p.n_pending, min(shares[p.slot], n_ubatch, p.n_max)) for p in chosen]
+    return [Part(p.slot, p.n_pending if p.is_whole else n) for p, n in zip(chosen, sizes, strict=True)]
+
+
+def _n_pending(prompt: Prompt) -> int:
+    return prompt.n_pending
 
 
 def chunk_size(n_pending: int, n_max: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from corral.engine.cost import CostModel, Load
+from corral.engine.cost import CostModel
 
 _MIN_RATIO = 4.0  # a copy takes time now and when it is loaded, and most are never asked for
 
@@ -22,7 +22,7 @@ class CopyCost:
 
     @property
     def pays(self) -> bool:
-        return self._is_free or self._cost.predict_ms(Load(n_prompt=1)) >= _MIN_RATIO * self._token_ms
+        return self._is_free or self._cost.prompt.token_ms >= _MIN_RATIO * self._token_ms
 
     @contextlib.contextmanager
     def measure(self, n_tokens: int) -> Iterator[None]:

@@ -13,6 +13,8 @@ from corral.core.params import MAX_AHEAD
 _WEIGHT = 0.3
 _MARGIN = 0.85
 _UNKNOWN_PROMPT_MS = 10.0
+_MEMORY = 0.9  # how much each batch of prompt tokens leaves of what the earlier ones say
+_LEAST_SPREAD = 0.1  # of their sizes, relative to the mean, to tell what a batch costs from what a token does
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,29 @@ def load_of(chunks: Sequence[Chunk]) -> Load:
     return Load(n_generating, sum(sizes) - n_generating)
 
 
+class PromptCost:
+    """Mutable: what a batch of prompt tokens costs, and each token in it: a line through those of late."""
+
+    def __init__(self) -> None:
+        self.batch_ms = self.token_ms = 0.0
+        self._sums = np.zeros(5)  # of the weights, and of n, ms, n * n and n * ms
+
+    def observe(self, n: int, ms: float) -> None:
+        self._sums = _MEMORY * self._sums + (1.0, n, ms, n * n, n * ms)
+        mean_n, mean_ms, mean_nn, mean_nms = self._sums[1:] / self._sums[0]
+        spread = mean_nn - mean_n * mean_n
+        if spread > (_LEAST_SPREAD * mean_n) ** 2:
+            slope = (mean_nms - mean_n * mean_ms) / spread
+            self.batch_ms = float(min(max(0.0, mean_ms - slope * mean_n), _MARGIN * mean_ms))
+        self.token_ms = float(max(mean_ms - self.batch_ms, 0.1 * mean_ms) / mean_n)
+
+
 class CostModel:
-    """Mutable: moving averages of the time per decode step, per prompt token, and with drafts."""
+    """Mutable: moving averages of the time per decode step, of prompts, and with drafts."""
 
     def __init__(self) -> None:
         self._decode_ms = 0.0
-        self._prompt_token_ms = 0.0
+        self.prompt = PromptCost()
         self._ahead_ms: dict[int, float] = {}
         self._ahead_table: list[float] | None = None
 
@@ -46,15 +65,17 @@ class CostModel:
         if load.n_ahead:
             self._ahead_ms[load.n_ahead] = _blend(self._ahead_ms.get(load.n_ahead, 0.0), ms)
         elif load.n_prompt:
-            prompt_ms = max(ms - (self._decode_ms if load.n_generating else 0.0), 0.1 * ms)
-            self._prompt_token_ms = _blend(self._prompt_token_ms, prompt_ms / load.n_prompt)
+            self.prompt.observe(
+                load.n_prompt, max(ms - (self._decode_ms if load.n_generating else 0.0), 0.1 * ms)
+            )
         elif load.n_generating:
             self._decode_ms = _blend(self._decode_ms, ms)
 
     def predict_ms(self, load: Load) -> float:
         if load.n_ahead:
             return self.ahead_ms(load.n_ahead)
-        return (self._decode_ms if load.n_generating else 0.0) + load.n_prompt * self._prompt_token_ms
+        prompt_ms = self.prompt.batch_ms + load.n_prompt * self.prompt.token_ms if load.n_prompt else 0.0
+        return (self._decode_ms if load.n_generating else 0.0) + prompt_ms
 
     @property
     def decode_ms(self) -> float:
@@ -76,7 +97,7 @@ class CostModel:
 
     def n_tokens_in(self, ms: float) -> int:
         """Return how many prompt tokens can be evaluated in `ms`."""
-        return int(ms / (self._prompt_token_ms or _UNKNOWN_PROMPT_MS))
+        return int((ms - self.prompt.batch_ms) / (self.prompt.token_ms or _UNKNOWN_PROMPT_MS))
 
 
 def _blend(old: float, new: float) -> float:

@@ -321,7 +321,7 @@ class Runner(Worker):
         if request.reports_prompt:
             return Prompt(slot.id, n, request.lora_key, is_alone=True, n_max=MAX_ROWS)
         if segment is None:
-            return Prompt(slot.id, n, request.lora_key)
+            return Prompt(slot.id, n, request.lora_key, is_answer=request.phase is Phase.GENERATING)
         return Prompt(slot.id, min(n, segment.n), request.lora_key, segment.is_alone, segment.is_whole)
 
     def _run(self, plan: BatchPlan) -> list[Event]:

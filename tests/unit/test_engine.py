@@ -56,7 +56,7 @@ def test_every_task_ends_once_and_answers_as_if_alone(specs, data, mixes, contin
 
 @pytest.mark.parametrize("is_exact", [True, False])
 def test_newcomers_share_a_batch_unless_that_would_change_their_bits(is_exact):
-    backend = FakeBackend(n_seq=4)
+    backend = FakeBackend(n_seq=4, n_ubatch=64)
     backend.is_exact = is_exact
     bench = EngineHarness(backend)
     newcomers = [task(i, [1, 2, 3, 4 + i] * 5, n_predict=2, cache_prompt=False) for i in range(3)]

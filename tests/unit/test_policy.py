@@ -120,6 +120,17 @@ def test_the_budget_follows_the_measured_cost():
     assert cost.predict_ms(Load(n_prompt=100)) == pytest.approx(700, rel=0.05)
 
 
+def test_what_a_batch_costs_whatever_is_in_it_is_told_from_what_a_token_costs():
+    cost = CostModel()
+    for n in (16, 500, 100, 16, 250):
+        cost.observe(Load(n_prompt=n), 14.0 + 0.1 * n)
+    assert cost.prompt.batch_ms == pytest.approx(14.0, abs=0.5)
+    assert cost.n_tokens_in(64.0) == pytest.approx(500, abs=10)
+    for _ in range(50):  # all alike: they say nothing new of it
+        cost.observe(Load(n_prompt=200), 54.0)
+    assert cost.n_tokens_in(54.0) == pytest.approx(200, abs=10)
+
+
 def test_what_cannot_be_cut_serves_only_whole():
     empty, held = CachedPrefix(0, NONE), CachedPrefix(1, PROMPT[:61], 61, PROMPT[:99], False)
     assert plan_prefix(PROMPT, CachedPrefix(0, PROMPT[:50], 50), [held], 0).n == 50
