@@ -28,6 +28,9 @@ from corral.engine.runner import Runner
 from corral.engine.scheduler import Scheduler
 from corral.engine.ses1 import Ses1
 
+_LEAST_ITL_MS = 30.0  # that a GPU's streams may wait in any case
+_PROMPT_SHARE = 3  # of what a batch of prompt tokens costs by itself
+
 
 class GenerationEngine(Engine):
     def __init__(
@@ -43,7 +46,7 @@ class GenerationEngine(Engine):
         coroutines = Coroutines(wakeup)
         grouping = Grouping(settings.grp_attn_n, settings.grp_attn_w)
         ses1 = Ses1(backend, grouping)
-        self._max_itl_ms = settings.max_itl_ms
+        self._max_itl_ms, self._is_fast = settings.max_itl_ms, not backend.is_exact
         cost = CostModel()
         copy_cost = CopyCost(cost, backend.is_exact, clock)
         self._kv = KvStore(backend, settings, ses1, grouping, copy_cost)
@@ -84,4 +87,15 @@ class GenerationEngine(Engine):
         n_sharing = (
             self._scheduler.has_running(Phase.PREFILL) + self._embedder.has_work + self._media.has_work
         )
-        return self._decoder.cost.headroom_ms(self._max_itl_ms) / max(1, n_sharing)
+        cost, max_itl_ms = self._decoder.cost, self._max_itl_ms
+        if self._is_fast:
+            max_itl_ms = min(max_itl_ms, self._patience_ms())
+        return cost.headroom_ms(max_itl_ms) / max(1, n_sharing)
+
+    def _patience_ms(self) -> float:
+        """Return how long a GPU's streams wait: most of a step should be prompt tokens, since a batch costs
+        much whatever is in it; more if there are few of them beside many prompts."""
+        cost, n_prompts = self._decoder.cost, len(self._scheduler.running(Phase.PREFILL))
+        n_streams = len(self._scheduler.running(Phase.GENERATING))
+        step_ms = cost.decode_ms + _PROMPT_SHARE * cost.prompt.batch_ms
+        return max(_LEAST_ITL_MS, step_ms) * (1 + 3 * n_prompts / n_streams)

@@ -29,7 +29,7 @@ from corral.engine.ports import Backend
 from corral.engine.request import Request
 from corral.engine.slot import Slot
 
-RETRY = 512  # tokens without a draft after which one is tried: its cost may have changed
+RETRY = 512  # steps without a draft after which one is tried: its cost may have changed
 MODEL_RETRY = 16 * RETRY  # a draft model's cost includes all tokens it has to catch up with
 SAVE_S = 60.0  # time between two writes of the dynamic cache
 ADAPTED_AHEAD = 3  # tokens that round as one by one through the small matrices of adapters too
@@ -67,7 +67,7 @@ class Speculation:
         self._path = settings.lookup_cache_dynamic
         if self._path:
             self._dynamic = read_cache(self._path, n_vocab, "--lookup-cache-dynamic", may_be_missing=True)
-        self._n_passed = 0  # tokens since the last draft
+        self._n_passed = 0  # steps since the last draft
         self._sizes = itertools.cycle((1, 3, MIN_CHUNK - 2, MAX_AHEAD - 1))
         self._saved_at = time.monotonic()
         self._is_changed = False
@@ -80,6 +80,7 @@ class Speculation:
     def plan(self, streams: Sequence[tuple[Slot, Request]], rooms: Sequence[int]) -> list[BatchPlan]:
         """Draft for streams, up to as many tokens as each has room for. A stream with a draft is a batch of
         its own."""
+        self._n_passed += 1
         for (slot, request), n_room in zip(streams, rooms, strict=True):
             request.draft = self._propose(slot, request, len(streams), n_room)
         return [(Part(slot.id, 1 + len(r.draft)),) for slot, r in streams if len(r.draft)]
@@ -94,7 +95,6 @@ class Speculation:
         if n_max < n_min or request.repeated_token is not None or is_guided:
             return _NO_TOKENS
         token_ms = self._cost.decode_ms / n_streams
-        self._n_passed += 1
         if self._n_passed < RETRY and not plan_length(
             1.0, n_max, token_ms, self._cost.ahead_ms, 0.0, self.mark_ms
         ):

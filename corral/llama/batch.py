@@ -27,7 +27,6 @@ class Batch:
         self._logits = np.zeros(capacity, np.int8)
         self._outputs_all = outputs_all
         self._ramp = np.arange(capacity, dtype=np.int32)
-        self.is_dense = False  # every token has an output
         self._native: Any = lib.llama_batch(
             token=self._token.ctypes.data_as(_int32_p),
             pos=self._pos.ctypes.data_as(_int32_p),
@@ -41,7 +40,7 @@ class Batch:
         if all(len(chunk.tokens) == 1 for chunk in chunks):
             return self._fill_single(chunks)
         rows: list[int] = []
-        start, self.is_dense = 0, False
+        start = 0
         for chunk in chunks:
             n = len(chunk.tokens)
             end = start + n
@@ -62,9 +61,7 @@ class Batch:
         self._token[:n] = [chunk.tokens[0] for chunk in chunks]
         self._pos[:n] = [chunk.pos for chunk in chunks]
         self._seq[:n] = [chunk.seq for chunk in chunks]
-        outputs = [self._outputs_all or chunk.logits > 0 for chunk in chunks]
-        self._logits[:n] = outputs
-        self.is_dense = all(outputs)
+        self._logits[:n] = [self._outputs_all or chunk.logits > 0 for chunk in chunks]
         self._native.n_tokens = n
         return list(range(n))
 

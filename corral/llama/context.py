@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from corral.llama.library import LlamaError, last_words, lib, strlen_callback
 from corral.llama.model import Model
 
 MAX_CTX = 2**31 - 1
+_MAX_GAP = 32  # sequences without work between two with; more of them cost more than another pass
+_KV_PAD = 256  # libllama attends to a multiple of so many cells
 _ANY_TOKEN = np.zeros(1, np.int32)
 _PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
@@ -44,7 +47,9 @@ class Context:
         # Libllama keeps writing to the same few addresses.
         self._views: dict[int, FloatArray] = {}
         self._tables: dict[tuple[int, int], list[FloatArray]] = {}
-        self._table: list[FloatArray] = []  # the rows of a batch with one for every token
+        self._table: list[FloatArray] = []  # the rows of a batch with one for every chunk
+        self._has_row_each = False
+        self._fills_gaps = False
         self._unsettled: set[int] = set()
         # Compacting saves and loads a sequence: with a sliding window that would lose cells, and a
         # unified KV buffer always has gaps.
@@ -147,8 +152,33 @@ class Context:
         if chunks[0].encoded is not None:
             self._rows = [len(chunks[0].tokens) - 1]
             return decode_rows(self.handle, chunks[0])
-        self._rows = self._batch.fill(chunks)
-        return self._batch.decode(self.handle)
+        fillers = self._fillers(chunks) if self._fills_gaps else []
+        filled = sorted([*chunks, *fillers], key=lambda chunk: chunk.seq) if fillers else chunks
+        rows = self._batch.fill(filled)
+        row_of = {chunk.seq: row for chunk, row in zip(filled, rows, strict=True)} if fillers else {}
+        self._rows = [row_of[chunk.seq] for chunk in chunks] if fillers else rows
+        self._has_row_each = all(chunk.logits == 1 for chunk in chunks)
+        status = self._batch.decode(self.handle)
+        lib.llama_synchronize(self.handle)  # a GPU may still be at work
+        for filler in fillers:
+            lib.llama_memory_seq_rm(self._memory, filler.seq, filler.pos, -1)
+        return status
+
+    def _fillers(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """Return tokens to evaluate, and forget, for the sequences that are missing between the chunks':
+        libllama makes a pass over the model for each run of consecutive sequences."""
+        if chunks[-1].seq - chunks[0].seq < len(chunks):
+            return []
+        longest = max(chunk.pos + len(chunk.tokens) for chunk in chunks) + _KV_PAD
+        n_free = self.n_batch - sum(len(chunk.tokens) for chunk in chunks)
+        fillers: list[Chunk] = []
+        for before, after in pairwise(chunks):
+            missing = range(before.seq + 1, after.seq)
+            if 0 < len(missing) <= min(_MAX_GAP, n_free - len(fillers)):
+                ends = [self._n_past(seq) for seq in missing]
+                if max(ends) < min(longest, self.n_ctx):
+                    fillers += map(Chunk, missing, ends, repeat(_ANY_TOKEN), repeat(0))
+        return fillers
 
     def logits(self, i: int, back: int = 0) -> FloatArray:
         """Return the logits after the i-th chunk of the last batch, or `back` tokens before its end; valid
@@ -157,7 +187,7 @@ class Context:
             return self._table[i]
         row = lib.llama_get_logits_ith(self.handle, self._rows[i] - back)
         address = ctypes.addressof(row.contents)
-        if i == 0 and self._batch.is_dense and len(self._rows) > 1:
+        if i == 0 and self._has_row_each and len(self._rows) > 1:
             self._table = self._open_table(address, len(self._rows))
             return self._table[0]
         view = self._views.get(address)

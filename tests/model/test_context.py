@@ -189,3 +189,25 @@ def keep_aborting(bench, task_id):
 def put(bench, id_slot, tokens, state):
     """Load a state into a slot, as the engine itself does."""
     return bench.kv.load(bench.slots[id_slot], Saved(np.array(tokens, np.int32), state))
+
+
+@on("llama-bpe", "llama-spm")
+def test_sequences_between_those_of_a_batch_are_filled_and_stay_as_they_are(model):
+    """A GPU evaluates a batch at once only if its sequences follow each other."""
+    with LlamaHarness(model, n_parallel=6) as bench, LlamaHarness(model, n_parallel=6) as other:
+        fillers, filled = bench.backend._fillers, []
+        bench.backend._fillers = lambda chunks: filled.append(fillers(chunks)) or filled[-1]
+        bench.backend._fills_gaps = True
+        for where in (bench, other):
+            where.run(task(0, where.prompt(40), SEEDED, id_slot=1))
+        before = bytes(bench.backend.save(1))
+        ones = [
+            task(1 + i, bench.prompt(30, seed=i), SEEDED, id_slot=slot) for i, slot in enumerate((0, 2, 5))
+        ]
+        bench.run(*ones)
+        other.run(*ones)
+        for one in ones:
+            assert bench.tokens(one.id) == other.tokens(one.id)
+        assert {each.seq for each in max(filled, key=len)} == {1, 3, 4}
+        assert bytes(bench.backend.save(1)) == before
+        assert [bench.backend._n_past(slot) for slot in (3, 4)] == [0, 0]

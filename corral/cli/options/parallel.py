@@ -85,7 +85,7 @@ OPTIONS = (
     ),
     Option(
         ("--max-itl-ms",),
-        "longest pause between two tokens of a running stream while prompts are evaluated",
+        "longest pause between two tokens of a running stream while prompts are evaluated (GPU: mostly less)",
         "MS",
         limits=(1, None),
     ),
