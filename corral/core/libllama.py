@@ -13,7 +13,7 @@ from pathlib import Path
 PACKAGE = "llama_cpp"
 VERSION = "0.3.36"  # of llama-cpp-python
 BUILD_INFO = "b11312-0c1e57098"  # of the llama.cpp in it, as llama-server reports its own
-PATCH_SET = 4  # as native/patches/0001 makes libllama report it
+PATCH_SET = 5  # as native/patches/0001 makes libllama report it
 BUNDLE = Path(__file__).parents[1] / "_native"  # only in wheels: see setup.py
 
 

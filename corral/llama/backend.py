@@ -31,6 +31,7 @@ from corral.llama.joint_draw import JointDraw
 from corral.llama.kv_cache import can_move_keys, fit_cache
 from corral.llama.library import lib
 from corral.llama.model import Model
+from corral.llama.native_draw import NativeDraw, has_native_draw
 from corral.llama.sampler import Sampler
 from corral.llama.state import StateLayout
 
@@ -59,6 +60,10 @@ class LlamaBackend(Context):
         self.projector = projector
         self.has_planes = model.has_planes
         self.is_exact = not uses_gpu(settings)
+        # On a CPU a token more costs too much, and might change the bits of others.
+        self._fills_gaps = not (
+            self.is_exact or settings.kv_unified or model.is_recurrent or model.has_window
+        )
         self.n_prefill_max = prompt_piece(settings, self.n_ubatch) if self.is_exact else self.n_batch
         self.drafter = Drafter.open(settings, model, self.n_seq, self.n_ctx) if settings.model_draft else None
         self.mixes_batches = settings.kv_unified
@@ -72,7 +77,7 @@ class LlamaBackend(Context):
         self._model = model
         self._settings = settings
         self._candidates = Candidates(model.vocab.n_tokens)
-        self._joint_draw = JointDraw(self.n_seq)
+        self._draw = self._open_draw()
         self._compilers = ThreadPoolExecutor(1, "compiler")
         self.fingerprint = model_fingerprint(settings)
         self._has_grown = False
@@ -177,7 +182,14 @@ class LlamaBackend(Context):
     def sample_together(
         self, samplers: Sequence[Sampler], rows: Sequence[FloatArray], indexes: Sequence[int]
     ) -> list[int | Exception]:
-        return self._joint_draw.sample(samplers, rows, indexes)
+        return self._draw.sample(samplers, rows, indexes)
+
+    def _open_draw(self) -> JointDraw | NativeDraw:
+        if not has_native_draw():
+            return JointDraw(self.n_seq)
+        # On a CPU the threads would compete with libllama's, which spin while they wait.
+        n_threads = 1 if self.is_exact else thread_counts(self._settings)[0]
+        return NativeDraw(self.n_seq, self.n_vocab, n_threads)
 
     def open_checker(self, checks: Sequence[SchemaCheck]) -> Checker:
         from corral.grammar.check import Checker  # few servers need it

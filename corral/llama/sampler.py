@@ -20,7 +20,7 @@ from corral.core.result import TokenProbs
 from corral.llama.adaptive_p import AdaptiveP, AdaptiveState
 from corral.llama.candidates import Candidates, single_weights, softmax
 from corral.llama.mirostat import Mirostat
-from corral.llama.stage import XtcStage
+from corral.llama.stage import NativeStage, XtcStage
 from corral.llama.stage_builder import StageBuilder
 from corral.llama.token_probs import find_top_probs
 from corral.llama.vocab import Vocab
@@ -54,7 +54,7 @@ class Sampler:
         self._stages = builder.build()
         self._is_greedy = builder.is_greedy
         self._bias = builder.bias()
-        self._n_best = builder.n_best
+        self.n_best = builder.n_best  # how many of the best tokens the samplers look at
         self._mirostat = Mirostat.create(params, vocab.n_tokens)
         self._adaptive = None if builder.is_greedy else AdaptiveP.create(params)
         self._grammar = grammar
@@ -78,6 +78,15 @@ class Sampler:
         """Whether its draws depend on nothing but the logits, the seed and the index."""
         is_free = self._grammar is None and not self._params.n_probs
         return self._is_stateless and is_free and not self._is_greedy
+
+    @property
+    def chain(self) -> int | None:
+        """The address of libllama's samplers, where these alone narrow the candidates; 0: the best token is
+        taken; None: there is more to it."""
+        if self._is_greedy:
+            return 0 if self._grammar is None and not self._params.n_probs else None
+        first = self._stages[0] if self.can_join and len(self._stages) == 1 else None
+        return first.address if type(first) is NativeStage else None
 
     def sample(
         self, logits: FloatArray, index: int, redraw: Redraw | None = None
@@ -235,15 +244,23 @@ class Sampler:
 
     def _load(self, logits: FloatArray) -> np.float32:
         """Fill the candidates. Biased logits are changed in place and restored: a copy costs more."""
-        allowed = self._allowed()
-        if self._bias is None:
-            return self._load_allowed(logits, allowed)
-        tokens, amounts = self._bias
-        unbiased = logits[tokens]
-        logits[tokens] = unbiased + amounts
-        best = self._load_allowed(logits, allowed)
-        logits[tokens] = unbiased
+        unbiased = self.add_bias(logits)
+        best = self._load_allowed(logits, self._allowed())
+        self.remove_bias(logits, unbiased)
         return best
+
+    def add_bias(self, logits: FloatArray) -> FloatArray | None:
+        """Add the request's bias to the logits in place; return what `remove_bias` has to put back."""
+        if self._bias is None:
+            return None
+        tokens, amounts = self._bias
+        unbiased: FloatArray = logits[tokens]
+        logits[tokens] = unbiased + amounts
+        return unbiased
+
+    def remove_bias(self, logits: FloatArray, unbiased: FloatArray | None) -> None:
+        if self._bias is not None and unbiased is not None:
+            logits[self._bias[0]] = unbiased
 
     def _allowed(self) -> npt.NDArray[np.bool_] | None:
         """Return the grammar's mask of allowed tokens; None: all."""
@@ -255,8 +272,8 @@ class Sampler:
 
     def _load_allowed(self, logits: FloatArray, allowed: npt.NDArray[np.bool_] | None) -> np.float32:
         if allowed is None:
-            return self._candidates.load_best(logits, self._n_best)
-        return self._candidates.load_some(logits, allowed, self._n_best)
+            return self._candidates.load_best(logits, self.n_best)
+        return self._candidates.load_some(logits, allowed, self.n_best)
 
     def accept(self, token: int) -> None:
         self._accepted.append(token)

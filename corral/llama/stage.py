@@ -31,6 +31,7 @@ class NativeStage:
 
     def __init__(self, handle: Any, has_history: bool = False) -> None:
         self._handle = handle
+        self.address = ctypes.cast(handle, ctypes.c_void_p).value or 0
         self._has_history = has_history
 
     @classmethod

@@ -14,6 +14,7 @@ from corral.llama import library
 from corral.llama.candidates import Candidates
 from corral.llama.joint_draw import JointDraw
 from corral.llama.model import Model
+from corral.llama.native_draw import NativeDraw
 from corral.llama.sampler import Sampler
 
 N_STEPS = 40
@@ -47,6 +48,14 @@ def vocab():
         yield model.vocab
 
 
+@pytest.fixture(params=["numpy", "one thread", "threads"])
+def open_draw(request, vocab):
+    """Open what draws for `n` streams: libllama's function, or what a libllama without our patch has."""
+    if request.param == "numpy":
+        return JointDraw
+    return lambda n: NativeDraw(n, vocab.n_tokens, 4 if request.param == "threads" else 1)
+
+
 @pytest.fixture
 def open_all(vocab):
     with ExitStack() as stack:
@@ -59,24 +68,24 @@ def open_all(vocab):
         yield open_all
 
 
-def test_together_as_alone(vocab, open_all):
-    together, alone, joint = open_all(), open_all(), JointDraw(len(ALL))
+def test_together_as_alone(vocab, open_all, open_draw):
+    together, alone, joint = open_all(), open_all(), open_draw(len(ALL))
     for index in range(N_STEPS):
         rows = [logits_of(100 * index + i, vocab.n_tokens) for i in range(len(ALL))]
         expected = [sampler.sample(row.copy(), index)[0] for sampler, row in zip(alone, rows, strict=True)]
         assert joint.sample(together, rows, [index] * len(ALL)) == expected
 
 
-def test_streams_may_be_at_different_places(vocab, open_all):
-    together, alone, joint = open_all()[:4], open_all()[:4], JointDraw(4)
+def test_streams_may_be_at_different_places(vocab, open_all, open_draw):
+    together, alone, joint = open_all()[:4], open_all()[:4], open_draw(4)
     row = logits_of(1, vocab.n_tokens)
     expected = [sampler.sample(row.copy(), 7 * i)[0] for i, sampler in enumerate(alone)]
     assert joint.sample(together, [row.copy() for _ in alone], [0, 7, 14, 21]) == expected
 
 
 @pytest.mark.parametrize("n", [1, 4])
-def test_a_stream_without_a_token_disturbs_no_other(vocab, open_all, n):
-    together, alone, joint = open_all()[:n], open_all()[:n], JointDraw(n)
+def test_a_stream_without_a_token_disturbs_no_other(vocab, open_all, open_draw, n):
+    together, alone, joint = open_all()[:n], open_all()[:n], open_draw(n)
     rows = [logits_of(i, vocab.n_tokens) for i in range(n)]
     rows[0] = np.full(vocab.n_tokens, np.nan, np.float32)
     error, *tokens = joint.sample(together, rows, [0] * n)
@@ -84,8 +93,8 @@ def test_a_stream_without_a_token_disturbs_no_other(vocab, open_all, n):
     assert tokens == [sampler.sample(row, 0)[0] for sampler, row in zip(alone[1:], rows[1:], strict=True)]
 
 
-def test_without_any_finite_logit_the_first_candidate_is_drawn_as_alone(vocab, open_all):
-    together, alone, joint = open_all()[:4], open_all()[:4], JointDraw(4)
+def test_without_any_finite_logit_the_first_candidate_is_drawn_as_alone(vocab, open_all, open_draw):
+    together, alone, joint = open_all()[:4], open_all()[:4], open_draw(4)
     rows = [np.full(vocab.n_tokens, -np.inf, np.float32) for _ in alone]
     expected = [sampler.sample(row.copy(), 0)[0] for sampler, row in zip(alone, rows, strict=True)]
     assert joint.sample(together, rows, [0] * 4) == expected
