@@ -108,10 +108,6 @@ _GUIDES: dict[str, str] = {
     "evaluate": """
         system/test_openai.py::test_the_loglikelihood_of_a_text
     """,
-    "files": """
-        browser/test_files.py::test_texts_are_shown_counted_and_sent_first
-        browser/test_files.py::test_the_text_of_a_pdf
-    """,
     "frameworks": """
         system/test_openai.py::test_a_stream_helper_of_the_package_accumulates
         system/test_openai.py::test_models
@@ -169,6 +165,7 @@ _GUIDES: dict[str, str] = {
         system/test_ollama.py::test_a_tool_and_its_result
     """,
     "operate": """
+        system/test_deploy.py
         system/test_life.py::test_a_running_request_is_finished_before_the_end
         system/test_life.py::test_a_stopped_engine_is_told_before_it_is_given_up
         system/test_sleep.py::test_it_sleeps_without_its_process_and_looking_does_not_wake_it
@@ -213,9 +210,6 @@ _GUIDES: dict[str, str] = {
         system/test_structured.py::test_layouts
         system/test_openai.py::test_answers_in_every_shape_of_response_format
     """,
-    "systemd": """
-        system/test_deploy.py
-    """,
     "team_server": """
         system/test_deploy.py
         system/test_tenants.py::test_slots_are_shared_by_weight_and_not_by_who_asks_more_often
@@ -235,6 +229,8 @@ _GUIDES: dict[str, str] = {
     "web": """
         browser/test_chat.py
         browser/test_completion_js.py::test_a_generator_of_chunks_that_returns_the_text
+        browser/test_files.py::test_texts_are_shown_counted_and_sent_first
+        browser/test_files.py::test_the_text_of_a_pdf
         browser/test_look.py::test_the_first_load_is_small_and_from_this_server
         browser/test_look.py::test_all_of_it_with_the_keyboard
         browser/test_markdown.py::test_nothing_hostile_runs
