@@ -18,6 +18,7 @@ from corral.api.router import ApiRoute
 from corral.api.schema.parse import RequestModel
 from corral.api.schema.state import SessionRequest, ShiftRequest, SlotFileRequest
 from corral.api.state import AppState
+from corral.core.key_role import Permission
 from corral.core.params import GenerationParams
 from corral.core.settings import EngineSettings, Settings
 from corral.server.app import create_app
@@ -91,6 +92,7 @@ class Route:
     names: tuple[str, ...]
     summary: str
     body: dict[str, Any] | None
+    permission: Permission
 
 
 @dataclass(frozen=True)
@@ -137,19 +139,17 @@ def routes() -> dict[str, Route]:
         if route.method != "HEAD":
             found.setdefault(route.endpoint, []).append((f"{route.method} {route.path_format}", route))
     return {
-        name: Route(tuple(n for n, _ in group), _summary(endpoint), _body(group[0][1]))
+        name: Route(
+            tuple(n for n, _ in group), _summary(endpoint), _body(group[0][1]), group[0][1].policy.permission
+        )
         for endpoint, group in found.items()
         for name, _ in group
     }
 
 
 def render_api() -> str:
-    index = [
-        f"- **{s.title}**: {', '.join(f'[`{e.name}`](#{slug(e.name)})' for e in s.endpoints)}"
-        for s in sections()
-    ]
     intro = _read()[0].partition("-->\n\n")[2]
-    for mark, text in (("index", "\n".join(index)), ("public", _public())):
+    for mark, text in (("sections", _section_links()), ("index", _index())):
         intro = intro.replace(f"<!-- {mark} -->", text)
     lines = [intro]
     for section in sections():
@@ -159,6 +159,20 @@ def render_api() -> str:
         for endpoint in section.endpoints:
             lines += _render_endpoint(endpoint, shared)
     return "\n".join(lines)
+
+
+def _section_links() -> str:
+    return ", ".join(f"[{section.title}](#{slug(section.title)})" for section in sections())
+
+
+def _index() -> str:
+    """All endpoints, by the permission that they need."""
+    first = {endpoint.route: endpoint for endpoint in reversed([*endpoints()])}
+    links: dict[Permission, list[str]] = {each: [] for each in Permission}
+    for route in dict.fromkeys(endpoint.route for endpoint in endpoints()):
+        links[routes()[route].permission].append(f"[`{route}`](#{slug(first[route].name)})")
+    rows = (f"| `{needs.value}` | {', '.join(named)} |" for needs, named in links.items())
+    return "\n".join(["| needs | endpoints |", "| --- | --- |", *rows])
 
 
 def render_requests() -> str:
@@ -300,10 +314,6 @@ def _field_line(name: str, facts: dict[str, Any]) -> str:
 
 def _what(endpoint: Endpoint) -> str:
     return endpoint.facts.get("what") or routes()[endpoint.route].summary
-
-
-def _public() -> str:
-    return ", ".join(f"`{path}`" for path in _application().state.table.public())
 
 
 def _read() -> list[str]:

@@ -1,4 +1,4 @@
-"""The tables of roles in the documentation are those of the code."""
+"""The table of roles in the documentation is that of the code."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import re
 from pathlib import Path
 
 from corral.core.key_role import KeyRole, Permission
-from corral.server.app import declared_routes
 
 ROOT = Path(__file__).parents[2]
-ROUTES = [each for each in declared_routes() if each.operation is not None and not each.alias_of]
 
 
 def rows() -> list[list[str]]:
@@ -25,14 +23,3 @@ def test_what_roles_may_do():
     assert roles == list(KeyRole)
     told = {Permission(name.strip("`")): cells for name, _, *cells in permissions}
     assert told == {each: ["yes" if role.may(each) else "no" for role in roles] for each in Permission}
-
-
-def test_what_operations_need():
-    _, *told = [row for row in rows() if len(row) == 2]
-    expected = {
-        f"`{each.value}`": sorted(
-            f"{o.method} {o.path_format}" for o in ROUTES if o.policy.permission is each
-        )
-        for each in Permission
-    }
-    assert {needs: sorted(re.findall(r"`(.*?)`", operations)) for needs, operations in told} == expected
