@@ -61,7 +61,14 @@ def build_parser(is_full: bool = False) -> argparse.ArgumentParser:
 def _usage() -> str:
     lines = [("corral [options]", "serve a model")]
     lines += [(f"corral {name} {command.arguments}", command.help) for name, command in COMMANDS.items()]
-    return "\n       ".join(f"{words:{_USAGE_WIDTH}}{help}" for words, help in lines)
+    return "\n       ".join(_usage_line(words, help) for words, help in lines)
+
+
+def _usage_line(words: str, help: str) -> str:
+    """The help begins in its column: on the next line, if the words leave no room for it."""
+    if len(words) < _USAGE_WIDTH:
+        return f"{words:{_USAGE_WIDTH}}{help}"
+    return f"{words}\n{'':{len('usage: ') + _USAGE_WIDTH}}{help}"
 
 
 def _add(section: argparse._ArgumentGroup, option: Option) -> None:

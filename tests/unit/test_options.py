@@ -295,6 +295,9 @@ def test_help_names_every_option_that_does_something():
 def test_usage_names_every_command():
     usage = build_parser().format_usage()
     assert all(f"corral {name} {command.arguments}" in usage for name, command in COMMANDS.items())
+    lines = usage.splitlines()
+    columns = {line.index(c.help) for c in COMMANDS.values() for line in lines if line.endswith(c.help)}
+    assert len(columns) == 1
 
 
 _SWITCHES = [option for option in SETTINGS if {"on", "off"} <= set(option.choices)]
