@@ -14,13 +14,13 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api.caller import caller_in
 from corral.api.durable_request import keep_body
 from corral.api.json_encode import encode_json
 from corral.api.json_pieces import NotJson, parse_pieces
 from corral.api.schema.parse import RequestT, build, check_fields, is_built, parse_request
 from corral.api.state import state_of
 from corral.core.errors import InvalidRequest, TooLarge
-from corral.telemetry.scope import record_of
 from corral.text.json_depth import MAX_FIELDS, SLICE_BYTES, JsonGuard
 
 T = TypeVar("T")
@@ -56,8 +56,9 @@ async def read_json(request: Request) -> Any:
 
 
 async def _run_long(request: Request, function: Callable[..., T], *args: Any) -> T:
-    record_of(request).is_large = True
-    return await state_of(request).pools.run_text(function, *args)
+    record = caller_in(request.scope).record
+    record.is_large = True
+    return await state_of(request).pools.run_text(record.client, function, *args)
 
 
 async def _receive(request: Request, model: type[RequestT] | None = None) -> tuple[bytearray, JsonGuard]:

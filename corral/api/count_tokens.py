@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
+from corral.api.caller import caller_in
 from corral.api.prepare_chat import count_chat_tokens, mark_chat
 from corral.api.schema.chat import ChatRequest
 from corral.api.state import state_of
@@ -17,4 +18,6 @@ async def count_tokens(request: Request, chat: ChatRequest) -> int:
     marked, media, _ = await mark_chat(request, chat, context)
     state.wake_engine()
     base, settings = context.baseline(media), context.model.chat
-    return await context.pools.run_chat(count_chat_tokens, marked, base, settings)
+    return await context.pools.run_chat(
+        caller_in(request.scope).client, count_chat_tokens, marked, base, settings
+    )

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import msgspec
 from starlette.requests import Request
-from starlette.types import Scope
 
 from corral.api.prepare import PreparedCompletion
 from corral.api.stream_session import StreamSession
@@ -28,7 +27,6 @@ from corral.storage.journal_record import History, Opening, encode_control, enco
 Results = AsyncIterator[tuple[int, TaskResult]]
 
 PREFIX = "stream_"
-_KEY = "corral.durable"
 
 
 class DurableWork:
@@ -174,12 +172,3 @@ def new_opening(request: Request, client: Client, request_id: str, body: bytes, 
 
 # Those that routes read.
 _HEADERS = ("content-type", "anthropic-version", "anthropic-beta", "x-conversation-id")
-
-
-def work_in(scope: Scope) -> DurableWork | None:
-    work: DurableWork | None = scope.get(_KEY)
-    return work
-
-
-def set_work(scope: Scope, work: DurableWork) -> None:
-    scope[_KEY] = work

@@ -5,13 +5,12 @@ from __future__ import annotations
 import msgspec
 from starlette.requests import Request
 
-from corral.api.durable import DurableWork, new_opening, set_work, work_in
-from corral.api.followed_stream import session_in
+from corral.api.caller import caller_in, change_caller
+from corral.api.durable import DurableWork, new_opening
 from corral.api.schema.completion import GenerationFields
 from corral.api.state import AppState, state_of
 from corral.core.answer_id import use_source
 from corral.core.errors import Conflict
-from corral.telemetry.scope import record_of
 
 HEADER = "x-durable"
 _BODY = "corral.body"
@@ -29,20 +28,21 @@ def keep_body(request: Request, body: bytearray) -> None:
 
 def begin_work(request: Request, body: GenerationFields) -> None:
     """Make the request durable if it is to be: ids in its answer follow from its record."""
-    work = work_in(request.scope) or _new_work(request, body)
+    work = caller_in(request.scope).work or _new_work(request, body)
     if work is None:
         use_source(None)
         return
     if work.is_resumed and work.opening.model != model_identity(state_of(request)):
         raise Conflict("the answer was begun by another model")
-    set_work(request.scope, work)
+    change_caller(request.scope, work=work)
     work.keeps_progress, work.keeps_timings = body.return_progress, body.timings_per_token
     work.draw_ids()
     body.warnings.extend(work.remarks)
 
 
 def _new_work(request: Request, body: GenerationFields) -> DurableWork | None:
-    state, record, session = state_of(request), record_of(request), session_in(request.scope)
+    state, caller = state_of(request), caller_in(request.scope)
+    record, session = caller.record, caller.session
     is_asked = body.durable or request.headers.get(HEADER, "").lower() in _TRUE
     is_background = bool(getattr(body, "background", False))
     if is_asked and not (body.stream or is_background):

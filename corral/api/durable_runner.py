@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message, Send
 
 from corral.api.background import Background
 from corral.api.batch.call import Receive, make_scope
-from corral.api.durable import DurableWork, set_work
-from corral.api.followed_stream import set_session
+from corral.api.caller import change_caller
+from corral.api.durable import DurableWork
 from corral.api.state import AppState
 from corral.api.stream_session import StreamSession
 from corral.core.removed import FIELDS
@@ -95,9 +95,7 @@ class DurableRunner:
         query = urlencode({"model": opening.model_name, "autoload": "true"}) if opening.model_name else ""
         scope = make_scope(opening.path, headers, opening.client, query)
         work = DurableWork(self._journal, opening, history, session)
-        set_work(scope, work)
-        if session is not None:
-            set_session(scope, session)
+        change_caller(scope, work=work, session=session)
         answer = _Answer(session.send if session is not None else None, on_start)
         await self._app(scope, Receive(body), answer.send)
         if answer.status >= 400 and answer.status not in _REFUSED:

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse
+from corral.api.caller import caller_in
 from corral.api.disconnect import run_for_client
 from corral.api.engine import Runner
 from corral.api.piece_response import LONG_BYTES, respond_json
@@ -26,7 +27,6 @@ from corral.core.result import EncoderInfo, Vectors
 from corral.core.task import Embed
 from corral.media.intake import Attached, RequestMedia
 from corral.telemetry.record import RequestRecord
-from corral.telemetry.scope import record_of
 
 FLOAT_CHARS, BASE64_CHARS = 14, 6  # of a number in an answer, about
 _FLOAT_BYTES = 4
@@ -59,13 +59,12 @@ async def prepare_embedding(
         own = replace(base, vocab=vocab)
         return tokenize(*content, Fit(vocab, context.model.info.encoder, truncate, own, max_numbers))
 
-    n_sent = body_bytes(request)
+    n_sent, client = body_bytes(request), caller_in(request.scope).client
     if n_sent < SHORT_BYTES and media is None:
-        inputs = await context.pools.run_short(base.vocab, run)
+        inputs = await context.pools.run_short(client, base.vocab, run)
     else:
-        inputs = await context.pools.run_sized(n_sent, run, base.vocab)
+        inputs = await context.pools.run_sized(client, n_sent, run, base.vocab)
     attached = media.of(*inputs.tokens) if media is not None else None
-    client = record_of(request).client
     task = Embed(
         inputs=inputs.tokens,
         lora=context.adapters.config,
@@ -78,21 +77,23 @@ async def prepare_embedding(
 
 async def embed(request: Request, prepared: PreparedEmbedding) -> list[FloatArray]:
     """Return the vectors of each input."""
-    state, record = state_of(request), record_of(request)
+    state, record = state_of(request), caller_in(request.scope).record
     state.admission.check_queue(record.client)
     is_per_token = state.model.info.encoder.pooling is Pooling.NONE
     work = _collect(state.runner, prepared, record, is_per_token)
     return await run_for_client(work, request.receive)
 
 
-async def respond(pools: Pools, vectors: Sequence[FloatArray], render: Callable[[], Any]) -> Response:
+async def respond(
+    pools: Pools, record: RequestRecord, vectors: Sequence[FloatArray], render: Callable[[], Any]
+) -> Response:
     """Answer with what the vectors are rendered as."""
     n_bytes = sum(rows.nbytes for rows in vectors) * FLOAT_CHARS // _FLOAT_BYTES
     if n_bytes >= LONG_BYTES:
-        return await respond_json(pools, render, n_bytes)
+        return await respond_json(pools, record, render, n_bytes)
     if n_bytes < _SHORT_ANSWER_BYTES:
         return JsonResponse(render())
-    return await pools.run_prompt(lambda: JsonResponse(render()))
+    return await pools.run_prompt(record.client, lambda: JsonResponse(render()))
 
 
 async def _collect(

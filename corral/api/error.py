@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS, ErrorShape, render_error
 from corral.core.errors import CorralError, Unavailable
 from corral.core.result import Loading
-from corral.telemetry.scope import record_in
 
 _MEDIA_TYPE = b"application/json; charset=utf-8"
 
@@ -27,7 +27,7 @@ def still_loading(loading: Loading) -> Unavailable:
 
 def render_error_for(scope: Scope, error: CorralError) -> tuple[int, dict[str, Any], dict[str, str]]:
     """Return status, body and headers of an error response."""
-    shape, id = _shape_of(scope), record_in(scope).id
+    shape, id = _shape_of(scope), caller_in(scope).record.id
     headers = {"retry-after": str(error.retry_after_s)} if error.retry_after_s is not None else {}
     if shape.id_header and id:
         headers[shape.id_header.decode()] = id

@@ -11,14 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Scope, Send
 
+from corral.api.caller import caller_in
 from corral.api.sse import SSE
 from corral.api.stream_session import StreamSession, StreamSessions
 from corral.api.streamed_response import UNBUFFERED, StreamedResponse
 from corral.core.errors import InvalidRequest, NotFound, Unavailable
-from corral.telemetry.scope import record_of
 
 MAX_OFFSET = 9_999_999_999
-_SESSION = "corral.session"
 
 
 class FollowedStream(StreamedResponse):
@@ -65,7 +64,7 @@ async def detach(
     responding: Coroutine[Any, Any, Response],
 ) -> Response:
     """Run what answers the request in a session of its own, which its client only follows."""
-    session = await sessions.open(record_of(request).client.id, session_id)
+    session = await sessions.open(caller_in(request.scope).client.id, session_id)
     session.has_ids, session.ping_s = True, max(0.0, ping_s)
     session.run(_respond(responding, request.scope, session))
     if await session.started() is not None:
@@ -87,12 +86,3 @@ async def receive_nothing() -> Message:
     """The client of this request never leaves."""
     await asyncio.Event().wait()
     raise AssertionError
-
-
-def session_in(scope: Scope) -> StreamSession | None:
-    session: StreamSession | None = scope.get(_SESSION)
-    return session
-
-
-def set_session(scope: Scope, session: StreamSession) -> None:
-    scope[_SESSION] = session

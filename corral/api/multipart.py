@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
+from corral.api.caller import caller_in
 from corral.api.state import state_of
 from corral.core.errors import InvalidRequest, TooLarge
-from corral.telemetry.scope import record_of
 
 MAX_PARTS = 64
 _MAX_HEAD_BYTES = 8192
@@ -31,9 +31,11 @@ async def read_form(request: Request) -> list[Part]:
         body += piece
         if len(body) > max_bytes:
             raise TooLarge(f"the body is larger than {max_bytes >> 20} MiB (--max-body-mb)")
-    record_of(request).is_large = True
+    caller_in(request.scope).record.is_large = True
     boundary = boundary_of(request.headers.get("content-type", ""))
-    return await state.pools.run_sized(len(body), parse_form, bytes(body), boundary)
+    return await state.pools.run_sized(
+        caller_in(request.scope).client, len(body), parse_form, bytes(body), boundary
+    )
 
 
 def boundary_of(content_type: str) -> bytes:

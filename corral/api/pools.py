@@ -9,8 +9,8 @@ from starlette.requests import Request
 
 from corral.api.fair_pool import FairPool
 from corral.api.vocab import Vocab
+from corral.core.client import Client
 from corral.core.settings import ServerSettings
-from corral.telemetry.scope import current_record
 from corral.text.vocab import Segment, UnknownTexts
 from corral.text.vocab import Vocab as TextVocab
 
@@ -23,22 +23,22 @@ _PROMPT_THREADS, _MAX_PROMPT_THREADS = 4, 32  # they wait for the tokenizer most
 
 
 class Pools:
-    """Clients share each of them fairly; work is done for the client of the current request."""
+    """Clients share each of them fairly."""
 
     def __init__(self, n_threads: int) -> None:
         self._prompts = FairPool(n_threads, "prompt")
         self._chats = FairPool(n_threads, "chat")
         self._texts = FairPool(1, "text")
 
-    async def run_prompt(self, function: Callable[..., T], *args: Any) -> T:
+    async def run_prompt(self, client: Client, function: Callable[..., T], *args: Any) -> T:
         """Run work on prompts, which are bounded by the context."""
-        return await self._prompts.run(current_record().client, function, *args)
+        return await self._prompts.run(client, function, *args)
 
-    async def run_short(self, vocab: Vocab, function: Callable[[Vocab], T]) -> T:
+    async def run_short(self, client: Client, vocab: Vocab, function: Callable[[Vocab], T]) -> T:
         """Run pure and cheap work on short texts on the event loop, where the vocabulary allows that: again
         with the tokens of texts that it asks for. Else it is work on prompts."""
         if not isinstance(vocab, TextVocab) or vocab.tokenize_soon is None:
-            return await self.run_prompt(function, vocab)
+            return await self.run_prompt(client, function, vocab)
         known: dict[Segment, list[int]] = {}
         for _ in range(_MAX_ASKS):
             try:
@@ -46,23 +46,23 @@ class Pools:
             except UnknownTexts as unknown:
                 found = await vocab.tokenize_soon(unknown.segments)
                 known.update(zip(unknown.segments, found, strict=True))
-        return await self.run_prompt(function, vocab)
+        return await self.run_prompt(client, function, vocab)
 
-    async def run_chat(self, function: Callable[..., T], *args: Any) -> T:
+    async def run_chat(self, client: Client, function: Callable[..., T], *args: Any) -> T:
         """Run what renders a template, which may be slow, in a pool that other prompts do not wait for."""
-        return await self._chats.run(current_record().client, function, *args)
+        return await self._chats.run(client, function, *args)
 
-    async def run_text(self, function: Callable[..., T], *args: Any) -> T:
+    async def run_text(self, client: Client, function: Callable[..., T], *args: Any) -> T:
         """Run work on texts of any length, in a pool that prompts do not wait for."""
-        return await self._texts.run(current_record().client, function, *args)
+        return await self._texts.run(client, function, *args)
 
-    async def continue_text(self, function: Callable[..., T], *args: Any) -> T:
+    async def continue_text(self, client: Client, function: Callable[..., T], *args: Any) -> T:
         """Run more of what `run_text` has begun: it waits for its turn, but is never refused."""
-        return await self._texts.run(current_record().client, function, *args, is_new=False)
+        return await self._texts.run(client, function, *args, is_new=False)
 
-    async def run_sized(self, n_bytes: int, function: Callable[..., T], *args: Any) -> T:
+    async def run_sized(self, client: Client, n_bytes: int, function: Callable[..., T], *args: Any) -> T:
         """Run work on this many bytes."""
-        return await (self.run_prompt if n_bytes < LARGE_BYTES else self.run_text)(function, *args)
+        return await (self.run_prompt if n_bytes < LARGE_BYTES else self.run_text)(client, function, *args)
 
 
 def body_bytes(request: Request) -> int:

@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from corral.api.adapter import AdapterStore
 from corral.api.answer_size import check_answer_size
+from corral.api.caller import caller_in
 from corral.api.disconnect import run_for_client
 from corral.api.engine import Runner, new_task
 from corral.api.model import ModelFacts
@@ -36,7 +37,6 @@ from corral.core.params import RANDOM_SEED, GenerationParams, Guidance
 from corral.core.task import Task
 from corral.media.collect import Collector, mark_prompt
 from corral.media.intake import Attached, Intake, RequestMedia
-from corral.telemetry.scope import record_of
 
 T = TypeVar("T")
 BodyT = TypeVar("BodyT", bound=CompletionRequest)
@@ -131,7 +131,7 @@ class PrepareContext:
         marked = await self._run_mark(request, mark, collector)
         if not collector.refs:
             return marked, None, collector.warnings
-        loading = self.intake.load(collector.refs, info, record_of(request).client.tenant)
+        loading = self.intake.load(collector.refs, info, caller_in(request.scope).client.tenant)
         loaded = await run_for_client(loading, request.receive)
         if loaded.unusable:
             collector = Collector(info.media, loaded.unusable)
@@ -152,7 +152,7 @@ class PrepareContext:
             media.require_all(plan.prompts)
         check_answer_size(body, plan.prompts, plan.params, self.model.info.n_ctx, self.max_response_bytes)
         await self._change_system_prompt(request, plan, media)
-        params, client = plan.params, record_of(request).client
+        params, client = plan.params, caller_in(request.scope).client
         if "lora" not in body.model_fields_set:
             params = msgspec.structs.replace(params, lora=self.adapters.config)
         tasks: list[tuple[Task, Attached | None]] = []
@@ -168,7 +168,7 @@ class PrepareContext:
         n_bytes = body_bytes(request)
         if n_bytes < _SHORT_BYTES:
             return mark(collector)
-        return await self.pools.run_sized(n_bytes, mark, collector)
+        return await self.pools.run_sized(caller_in(request.scope).client, n_bytes, mark, collector)
 
     async def _change_system_prompt(
         self, request: Request, plan: TaskPlan, media: RequestMedia | None
@@ -177,7 +177,7 @@ class PrepareContext:
         change = plan.change
         if change is None:
             return
-        record = record_of(request)
+        record = caller_in(request.scope).record
         record.client.require(Permission.CHANGE, "changing the prompt of all clients", FIELD)
         if plan.params.constraint is not None:
             # Only the engine can tell whether a grammar is right; a request that is wrong changes nothing.
@@ -205,10 +205,12 @@ async def prepare_prompts(
     base = context.baseline(media)
     if media is None and body_bytes(request) < SHORT_BYTES and _is_plain(body):
         plan = await context.pools.run_short(
-            base.vocab, lambda vocab: plan_tasks(body, replace(base, vocab=vocab))
+            caller_in(request.scope).client,
+            base.vocab,
+            lambda vocab: plan_tasks(body, replace(base, vocab=vocab)),
         )
     else:
-        plan = await context.pools.run_prompt(plan_tasks, body, base)
+        plan = await context.pools.run_prompt(caller_in(request.scope).client, plan_tasks, body, base)
     return await context.make_tasks(request, body, plan, media)
 
 

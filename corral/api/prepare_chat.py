@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
+from corral.api.caller import caller_in
 from corral.api.constraint import make_lazy
 from corral.api.demand import Demand, find_demand
 from corral.api.model import ChatSettings
@@ -59,7 +60,9 @@ class PreparedChat:
 async def prepare_chat(request: Request, body: ChatRequest, context: PrepareContext) -> PreparedChat:
     body, media, warnings = await mark_chat(request, body, context)
     base, settings = context.baseline(media), context.model.chat
-    plan, chat_format, chat, prompt = await context.pools.run_chat(plan_chat, body, base, settings)
+    plan, chat_format, chat, prompt = await context.pools.run_chat(
+        caller_in(request.scope).client, plan_chat, body, base, settings
+    )
     completion = await context.make_tasks(request, _with_n_probs(body), plan, media, warnings)
     return PreparedChat(completion, chat_format, chat, prompt, is_legacy=body.functions is not None)
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from starlette.requests import Request
 
+from corral.api.caller import caller_in
 from corral.api.params import Baseline, prepare_bound_params
 from corral.api.prepare import PrepareContext, PreparedCompletion, TaskPlan, apply_system_prompt
 from corral.api.prompt import refuse_hopeless, tokenize_mixed
@@ -82,7 +83,9 @@ class Parts:
 async def prepare_infill(
     request: Request, body: InfillRequest, context: PrepareContext
 ) -> PreparedCompletion:
-    plan = await context.pools.run_prompt(plan_infill, body, context.baseline())
+    plan = await context.pools.run_prompt(
+        caller_in(request.scope).client, plan_infill, body, context.baseline()
+    )
     return await context.make_tasks(request, body, plan)
 
 

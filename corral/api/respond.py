@@ -19,10 +19,11 @@ from starlette.types import Receive
 from corral.api.admission import describe_position, queue_headers, watch_deadline
 from corral.api.background import cancel
 from corral.api.body import parse_body
+from corral.api.caller import caller_in
 from corral.api.choice import Choice, Renderer, follow, start_choices
 from corral.api.choice_size import choice_bytes, result_bytes
 from corral.api.disconnect import run_for_client
-from corral.api.durable import DurableWork, work_in
+from corral.api.durable import DurableWork
 from corral.api.durable_request import begin_work
 from corral.api.followed_stream import detach, receive_nothing
 from corral.api.json_encode import PIECE_BYTES, cut_pieces, encode_rows
@@ -34,11 +35,11 @@ from corral.api.schema.completion import GenerationFields
 from corral.api.sse import Comment, Encoded, EventStream
 from corral.api.state import AppState, state_of
 from corral.api.vocab import Vocab
+from corral.core.client import Client
 from corral.core.result import TaskResult
 from corral.core.task import ControlVerb
 from corral.telemetry.queue import QueueView
 from corral.telemetry.record import RequestRecord
-from corral.telemetry.scope import record_of
 
 _BRIEFLY_S = 0.5  # in the queue, before the status is sent
 _COMMENT_S = 1.0  # between two comments
@@ -52,7 +53,7 @@ def check_admission(request: Request) -> None:
     """Raise if the model cannot generate, or if the queue has no room for one more task of the client."""
     state = state_of(request)
     state.model.require_generation()
-    state.admission.check_queue(record_of(request).client)
+    state.admission.check_queue(caller_in(request.scope).client)
 
 
 async def read_body(request: Request, model: type[FieldsT]) -> FieldsT:
@@ -67,7 +68,8 @@ async def respond(
     request: Request, prepared: PreparedCompletion, renderer: Renderer, stream: bool
 ) -> Response:
     """Run all tasks, and answer; cancel them if the client disconnects."""
-    state, record, work = state_of(request), record_of(request), work_in(request.scope)
+    state, caller = state_of(request), caller_in(request.scope)
+    record, work = caller.record, caller.work
     queue = state.telemetry.queue
     choices, at_end = await open_choices(state, record, prepared, keeps_probs=not stream, work=work)
     with at_end:
@@ -75,7 +77,7 @@ async def respond(
             at_end.callback(state.live.add_alias(record.client, record.id, renderer.id))
         place = queue.position(*(choice.task.id for choice in choices)) if queue.n_excess() else 0
         if stream:
-            events = _events(state.pools, choices, renderer, at_end.pop_all(), work)
+            events = _events(state.pools, record.client, choices, renderer, at_end.pop_all(), work)
             default_s = state.settings.server.sse_ping_s
             ping_s = default_s if prepared.ping_s is None else prepared.ping_s
             if work is None:
@@ -89,12 +91,12 @@ async def respond(
     waited_s = max(task.queue_s for task in record.tasks)
     n_bytes = sum(map(choice_bytes, choices))
     headers = queue_headers(place, waited_s) if place else None
-    return await respond_json(state.pools, lambda: renderer.answer(choices), n_bytes, headers)
+    return await respond_json(state.pools, record, lambda: renderer.answer(choices), n_bytes, headers)
 
 
 async def run_whole(request: Request, prepared: PreparedCompletion) -> list[Choice]:
     """Run all tasks to their end; cancel them if the client disconnects."""
-    choices, at_end = await open_choices(state_of(request), record_of(request), prepared)
+    choices, at_end = await open_choices(state_of(request), caller_in(request.scope).record, prepared)
     with at_end:
         await run_for_client(_finish(choices), request.receive)
     return choices
@@ -142,6 +144,7 @@ async def _finish(choices: list[Choice], work: DurableWork | None = None) -> Non
 
 async def _events(
     pools: Pools,
+    client: Client,
     choices: list[Choice],
     renderer: Renderer,
     at_end: contextlib.ExitStack,
@@ -152,7 +155,7 @@ async def _events(
             if result_bytes(choice, result) < PIECE_BYTES:
                 events: Sequence[Any] = renderer.events(choice, result)
             else:
-                events = await pools.continue_text(_encode_events, renderer, choice, result)
+                events = await pools.continue_text(client, _encode_events, renderer, choice, result)
             for event in events:
                 yield event
 

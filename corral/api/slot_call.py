@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from corral.api.caller import caller_in
 from corral.api.disconnect import run_for_client
 from corral.api.state import state_of
 from corral.core.errors import InvalidRequest, NoSuchSlot, NotSupported
@@ -15,7 +16,6 @@ from corral.core.key_role import Permission
 from corral.core.result import ModelInfo, SlotReport
 from corral.core.task import Busy, SlotAction, Verb
 from corral.storage.save_directory import SaveDirectory
-from corral.telemetry.scope import record_of
 
 _SIGNED = (Verb.SAVE, Verb.RESTORE, Verb.FORK)  # have files, a fork that of a copy to another engine
 
@@ -36,7 +36,7 @@ class SlotCall:
     @property
     def saves(self) -> SaveDirectory | None:
         """The directory of the client's slot files."""
-        return self.storage.saves_of(record_of(self.request).client)
+        return self.storage.saves_of(caller_in(self.request.scope).client)
 
     @property
     def slot(self) -> int:
@@ -63,7 +63,7 @@ class SlotCall:
     ) -> SlotReport:
         """Run an action on the slot; cancelled if the client disconnects. Slots of other keys are for
         administrators, with `--slots`."""
-        client = record_of(self.request).client
+        client = caller_in(self.request.scope).client
         fields.setdefault(
             "sees_all", self._state.settings.server.slots and client.role.may(Permission.CHANGE)
         )

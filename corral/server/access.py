@@ -14,16 +14,15 @@ from dataclasses import dataclass, replace
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from corral.api.caller import caller_in, change_caller
 from corral.api.error import ErrorAnswer
 from corral.api.key_limits import KeyLimits
 from corral.api.route_table import RouteTable
-from corral.api.trust import is_internal, mark_anonymous
 from corral.core.client import Client, Limits
 from corral.core.errors import CorralError, Unauthorized
 from corral.core.key_role import KeyRole, Permission
 from corral.core.settings import ServerSettings
 from corral.server.key_file import read_key_file
-from corral.telemetry.scope import record_in
 
 _READING = ("GET", "HEAD")
 _BEARER = b"bearer "
@@ -144,15 +143,15 @@ class AccessControl:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
             return self._app(scope, receive, send)
-        if is_internal(scope):
+        if caller_in(scope).is_internal:
             return self._continue(scope, receive, send)
         client = self._keys.find(_shown(scope))
         if client is None:
             if not self._lets_in(scope):
                 return ErrorAnswer(Unauthorized(), _ASKING)(scope, receive, send)
-            mark_anonymous(scope)
+            change_caller(scope, is_anonymous=True)
             return self._app(scope, receive, send)
-        record_in(scope).client = client
+        caller_in(scope).record.client = client
         return self._run(client, self._needed(scope), scope, receive, send)
 
     def _run(
@@ -172,7 +171,7 @@ class AccessControl:
 
     def _continue(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Run stored work of a client: limits are checked where its tasks are submitted."""
-        record = record_in(scope)
+        record = caller_in(scope).record
         client = record.client = self._keys.renew(record.client)
         needed = self._needed(scope)
         app = self._app

@@ -16,13 +16,13 @@ from functools import partial
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from corral.api.caller import caller_in
 from corral.api.error import ErrorAnswer
 from corral.core.errors import InvalidRequest
 from corral.server.cycle import open_cycle
 from corral.server.header_name import canonical_head
+from corral.server.record_middleware import NO_SNIFFING
 from corral.server.start_queue import QueuedEvent, StartQueue
-from corral.telemetry.middleware import NO_SNIFFING
-from corral.telemetry.scope import record_in
 
 _LOOKS = 4  # checks per timeout
 _LOOKS_AT_SENDER = 10  # checks per time limit of the sender
@@ -176,7 +176,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     def _note_reading(self) -> None:
         """Record how long the client has not read, if it did not."""
         if self._paused_at and self.cycle is not None:
-            record = record_in(self.cycle.scope)  # type: ignore[arg-type]
+            record = caller_in(self.cycle.scope).record  # type: ignore[arg-type]
             record.blocked_s += self.loop.time() - self._paused_at
         self._paused_at = 0.0
 

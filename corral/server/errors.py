@@ -14,7 +14,7 @@ from corral.api.disconnect import ClientGone
 from corral.api.error import render_error_for
 from corral.core.errors import ContextExceeded, CorralError, InvalidRequest, NotFound
 from corral.core.removed import PATHS, explain_removal
-from corral.telemetry.middleware import LEFT
+from corral.telemetry.record import LEFT
 
 _log = logging.getLogger("corral")
 _OPENAI_PATHS = ("/v1/", "/chat/")

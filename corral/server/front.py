@@ -19,6 +19,7 @@ from starlette.applications import Starlette
 from corral.api.durable_runner import DurableRunner, start_durable
 from corral.api.engine import Engine
 from corral.api.state import AppState
+from corral.core.client import ANONYMOUS
 from corral.core.result import ModelInfo
 from corral.core.settings import ServerSettings, Settings
 from corral.link.quick_tokenizer import QuickTokenizer
@@ -28,10 +29,11 @@ from corral.server.access import Keys
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
 from corral.server.defaults import check_tokens, default_guidance, default_params
+from corral.server.record_middleware import RecordMiddleware
 from corral.server.system_prompt import read_system_prompt, tokenize_system_file
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.live import Monitor
-from corral.telemetry.middleware import RecordMiddleware, RequestObserver
+from corral.telemetry.request_observer import RequestObserver
 from corral.text.vocab import Vocab, VocabFile
 
 _SWITCH_S = 0.001  # between two threads that compute: the event loop should not wait for all of them
@@ -130,7 +132,7 @@ class Front:
                 await state.runner.evaluate([0], defaults.params)
             if self._system_text is not None:
                 system = await state.pools.run_prompt(
-                    tokenize_system_file, self._system_text, vocab, info.n_ctx
+                    ANONYMOUS, tokenize_system_file, self._system_text, vocab, info.n_ctx
                 )
                 params = msgspec.structs.replace(defaults.params, constraint=None)
                 # Evaluated once, it is cached for all slots.

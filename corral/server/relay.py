@@ -12,6 +12,7 @@ import httpx
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from corral.api.caller import caller_in
 from corral.api.dialects.responses.shared_archive import SharedArchive
 from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.error import ErrorAnswer
@@ -23,12 +24,10 @@ from corral.api.router import ApiRoute
 from corral.api.routes import stream
 from corral.api.sharing import Sharing
 from corral.api.state import AppState
-from corral.api.trust import is_internal
 from corral.core.errors import CorralError, Unavailable
 from corral.server.request_name import ReadBody, find_name, query_of, read_body
 from corral.server.resumable import begun_stream, resumed_stream
 from corral.storage.shared_documents import SharedDocumentStore
-from corral.telemetry.scope import record_in
 
 _IDS = {Live.RESPONSE: re.compile(r"resp_[0-9a-f]{32}"), Live.BATCH: re.compile(r"[a-z]+_[0-9a-f]+")}
 _TRIES = 2
@@ -44,7 +43,7 @@ class Relay:
         self._sharing = sharing
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] != "http" or is_internal(scope):
+        if scope["type"] != "http" or caller_in(scope).is_internal:
             return self._app(scope, receive, send)
         headers = dict(scope["headers"])
         if (asked := headers.get(ASKS.encode())) is not None:
@@ -109,7 +108,7 @@ class Relay:
         await send({"type": "http.response.body", "body": b""})
 
     def _is_here(self, scope: Scope, live: LiveId) -> bool:
-        client, state = record_in(scope).client, self._state
+        client, state = caller_in(scope).client, self._state
         if live.kind == "stream":
             return state.streams.find(client.id, live.id) is not None
         if live.kind == "answer":
@@ -122,7 +121,7 @@ class Relay:
         """Whether another server may have it."""
         if self._is_here(scope, live):
             return False
-        client, state = record_in(scope).client, self._state
+        client, state = caller_in(scope).client, self._state
         if live.kind == "response":
             archive = state.responses
             return isinstance(archive, SharedArchive) and await archive.is_unfinished(client, live.id)
@@ -144,7 +143,7 @@ class Relay:
             return send
 
         async def send_settled(message: Message) -> None:
-            await store.settle(record_in(scope).client)
+            await store.settle(caller_in(scope).client)
             await send(message)
 
         return send_settled

@@ -9,15 +9,15 @@ from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from corral.api.caller import caller_in, change_caller
 from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.durable import PREFIX
 from corral.api.error import ErrorAnswer
-from corral.api.followed_stream import FollowedStream, cancelled, resume, session_in, set_session
+from corral.api.followed_stream import FollowedStream, cancelled, resume
 from corral.api.policy import Follow
 from corral.api.route_table import RouteTable
 from corral.api.stream_session import StreamSessions
 from corral.core.errors import CorralError
-from corral.telemetry.scope import record_in
 
 HEADER = b"x-conversation-id"
 MAX_ID_CHARS = 512
@@ -34,7 +34,7 @@ class ResumableStreams:
         self._sessions = sessions
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] != "http" or scope["method"] != "POST" or session_in(scope) is not None:
+        if scope["type"] != "http" or scope["method"] != "POST" or caller_in(scope).session is not None:
             return self._app(scope, receive, send)
         follow = follow_of(self._table, scope)
         if known := resumed_stream(scope, follow):
@@ -43,9 +43,9 @@ class ResumableStreams:
         return self._begin(id, scope, receive, send) if id else self._app(scope, receive, send)
 
     async def _begin(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
-        owner = record_in(scope).client.id
+        owner = caller_in(scope).client.id
         session = await self._sessions.open(owner, id)
-        set_session(scope, session)
+        change_caller(scope, session=session)
         session.run(self._app(scope, _Request(receive), session.send))  # type: ignore[arg-type]
         start = await session.started()
         if start is None:
@@ -63,7 +63,7 @@ class ResumableStreams:
         request = _Request(receive)
         while not request.is_whole:
             await request()
-        session = self._sessions.find(record_in(scope).client.id, id)
+        session = self._sessions.find(caller_in(scope).client.id, id)
         try:
             response = await run_for_client(resume(session, last_id), receive)
         except CorralError as error:

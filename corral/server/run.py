@@ -25,10 +25,10 @@ from corral.server.http_server import HttpServer
 from corral.server.listen import Listener, open_listener
 from corral.server.loading_app import LoadingApp
 from corral.server.peers import warn_without_key
+from corral.server.record_middleware import RecordMiddleware
 from corral.server.tls import open_tls
 from corral.telemetry.access_log import AccessLog
 from corral.telemetry.dispatcher import Telemetry
-from corral.telemetry.middleware import RecordMiddleware
 
 if TYPE_CHECKING:
     from corral.link.fleet import Fleet

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Scope
 
 from corral.api.batch.call import Answer, Receive
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS, render_error
 from corral.api.policy import Follow, Policy, for_server
 from corral.api.router import ApiRoute
@@ -27,7 +28,6 @@ from corral.api.routes import status
 from corral.api.schema.parse import RequestModel
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.key_role import Permission
-from corral.telemetry.scope import record_in
 
 _FORMAT = "@requestFormat"
 _MAX_INSTANCES = 128
@@ -111,7 +111,7 @@ async def _predict(router: ASGIApp, scope: Scope, routes: Mapping[str, ApiRoute]
         route = routes.get(instance[_FORMAT])
         if route is None:
             raise InvalidRequest(f"no route has the format '{instance[_FORMAT]:.100}'", field=_FORMAT)
-        record_in(scope).client.require(route.policy.permission, f"POST {route.path}")
+        caller_in(scope).client.require(route.policy.permission, f"POST {route.path}")
         payload = {name: value for name, value in instance.items() if name != _FORMAT}
         if "stream" in payload:
             payload["stream"] = False  # compat: /predict: streams are not possible
@@ -122,7 +122,7 @@ async def _predict(router: ASGIApp, scope: Scope, routes: Mapping[str, ApiRoute]
 
 async def _call(router: ASGIApp, scope: Scope, path: str, body: bytes) -> Any:
     """Ask a route of this server; the key of the whole request has been checked."""
-    answer = Answer(record_in(scope))
+    answer = Answer(caller_in(scope).record)
     inner = {name: value for name, value in scope.items() if name not in _OF_ROUTE}
     headers = [line for line in scope["headers"] if line[0] not in (b"content-length", b"transfer-encoding")]
     headers.append((b"content-length", b"%d" % len(body)))

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from corral.telemetry.middleware import LEFT
 from corral.telemetry.phases import Kind, Phase, request_phases, task_phases
 from corral.telemetry.reason import Reason, number, seconds, share
-from corral.telemetry.record import RequestRecord, TaskRecord
+from corral.telemetry.record import LEFT, RequestRecord, TaskRecord
 
 _TEXTS = {
     "no_work": "It had no work for the model: it was answered with {status} after {time}.",

@@ -22,6 +22,8 @@ from corral.core.result import (
     Tokens,
 )
 
+LEFT = 499  # a status: the client disconnected before the response was complete
+
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
@@ -120,7 +122,8 @@ class TaskRecord:
 
 @dataclass(slots=True, eq=False)
 class RequestRecord:
-    """One request. `status`: of the response, or why there was none."""
+    """One request. `status`: of the response, or why there was none. `model`: its model's name, on a server
+    with many."""
 
     id: str = ""
     client: Client = ANONYMOUS
@@ -131,6 +134,7 @@ class RequestRecord:
     n_bytes: int = 0  # of the answer's body
     is_large: bool = False  # its body or its answer took much memory
     blocked_s: float = 0.0  # the client did not read what was ready to be sent
+    model: str = ""
 
     def add_task(self, n_prompt: int, arrival: Arrival = UNKNOWN) -> TaskRecord:
         task = TaskRecord(n_prompt, self.started_at, time.perf_counter(), arrival=arrival)

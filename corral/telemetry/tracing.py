@@ -17,8 +17,7 @@ from starlette.types import Scope
 
 from corral import __version__
 from corral.core.errors import CorralError
-from corral.telemetry.middleware import LEFT
-from corral.telemetry.record import RequestRecord, TaskRecord
+from corral.telemetry.record import LEFT, RequestRecord, TaskRecord
 
 try:
     from opentelemetry.context import Context

@@ -52,8 +52,8 @@ from corral.link.stream import TaskStream
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
 from corral.server.defaults import default_params
+from corral.server.record_middleware import RecordMiddleware
 from corral.telemetry.dispatcher import Telemetry
-from corral.telemetry.middleware import RecordMiddleware
 from tests.unit.fake import FakeBackend
 
 SECONDS = 120  # for what takes milliseconds on an idle machine

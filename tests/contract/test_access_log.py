@@ -9,8 +9,8 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
+from corral.server.record_middleware import RecordMiddleware
 from corral.telemetry.access_log import AccessLog
-from corral.telemetry.middleware import RecordMiddleware
 from tests.contract.inline import Server
 
 SECRET = "attack at dawn"

@@ -13,9 +13,9 @@ import pytest
 from corral.api.batch import runner as runner_module
 from corral.api.batch.line import check_lines
 from corral.core.errors import CorralError, InsufficientStorage
+from corral.server.record_middleware import RecordMiddleware
 from corral.storage.batch_record import Outcome, Result
 from corral.storage.batch_store import BatchStore
-from corral.telemetry.middleware import RecordMiddleware
 from tests.contract.inline import Server
 from tests.tools.wait import wait_until_async
 

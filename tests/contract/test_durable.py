@@ -20,8 +20,8 @@ import pytest
 from corral.api import durable, stream_session
 from corral.api.durable_runner import start_durable
 from corral.core.task import Task
+from corral.server.record_middleware import RecordMiddleware
 from corral.storage.journal_record import encode_opening, read_history
-from corral.telemetry.middleware import RecordMiddleware
 from tests.contract.inline import Server
 from tests.tools.wait import wait_until_async
 

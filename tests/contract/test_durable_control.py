@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from corral.api.durable_runner import start_durable
+from corral.server.record_middleware import RecordMiddleware
 from corral.storage.journal_record import frame, read_history
-from corral.telemetry.middleware import RecordMiddleware
 from tests.contract.inline import post
 from tests.contract.scripted import ScriptedServer
 from tests.tools.wait import wait_until_async

@@ -20,7 +20,7 @@ from corral.core.params import GenerationParams
 from corral.core.result import Admitted, PromptProbs
 from corral.core.task import Task
 from corral.link.stream import TaskStream
-from corral.telemetry.middleware import RecordMiddleware
+from corral.server.record_middleware import RecordMiddleware
 from tests.contract.inline import Server, post
 from tests.unit.fake import N_VOCAB, FakeBackend, FakeVocab
 from tests.unit.token_by_token import expected

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from corral.api.router import ApiRoute
-from corral.telemetry.middleware import RecordMiddleware
+from corral.server.record_middleware import RecordMiddleware
 from tests.contract.inline import SECONDS, Server
 
 CHAT_ID = "a" * 32

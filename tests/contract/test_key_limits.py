@@ -26,8 +26,8 @@ from corral.core.media_item import MediaKind
 from corral.core.pooling import Pooling
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.server.app import declared_routes
+from corral.server.record_middleware import RecordMiddleware
 from corral.server.router.hub import create_hub
-from corral.telemetry.middleware import RecordMiddleware
 from tests.contract.field_cases import PLAIN
 from tests.contract.fim import FIM
 from tests.contract.inline import Server

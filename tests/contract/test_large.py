@@ -170,9 +170,9 @@ async def test_other_dialects_read_long_bodies_in_the_shared_threads(route, monk
     names = []
     run_text = server.state.pools.run_text
 
-    async def run(function, *args):
+    async def run(client, function, *args):
         names.append(function.__name__)
-        return await run_text(function, *args)
+        return await run_text(client, function, *args)
 
     monkeypatch.setattr(server.state.pools, "run_text", run)
     short = orjson.dumps(asked)

@@ -23,7 +23,7 @@ from corral.api.schema.completion import CompletionRequest
 from corral.api.state import state_of
 from corral.core.errors import Unauthorized
 from corral.core.key_role import Permission
-from corral.telemetry.middleware import RecordMiddleware
+from corral.server.record_middleware import RecordMiddleware
 from tests.contract.inline import Server
 
 router = Router()

@@ -10,7 +10,7 @@ import openai
 import pydantic
 import pytest
 
-from corral.telemetry.middleware import RecordMiddleware
+from corral.server.record_middleware import RecordMiddleware
 from tests.contract.scripted import ScriptedServer
 
 WEATHER: Any = {

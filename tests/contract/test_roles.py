@@ -23,7 +23,7 @@ from corral.core.key_role import KeyRole, Permission, roles_with
 from corral.core.settings import ServerSettings
 from corral.server.access import Keys
 from corral.server.app import declared_routes
-from corral.telemetry.middleware import RecordMiddleware
+from corral.server.record_middleware import RecordMiddleware
 from tests.contract.field_cases import PLAIN
 from tests.contract.inline import Server
 

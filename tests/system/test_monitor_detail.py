@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from corral.telemetry.middleware import RecordMiddleware
+from corral.server.record_middleware import RecordMiddleware
 from corral.telemetry.record import RequestRecord
 from tests.system.edge import GENEROUS_S, serving
 from tests.system.process import START_S, CorralProcess, Stream

@@ -10,10 +10,8 @@ import pytest
 from corral.api import fair_pool
 from corral.api.fair_pool import FairPool
 from corral.api.pools import Pools
-from corral.core.client import Client
+from corral.core.client import ANONYMOUS, Client
 from corral.core.errors import Unavailable
-from corral.telemetry.record import RequestRecord
-from corral.telemetry.scope import set_current
 from tests.tools.wait import wait_until_async
 
 ONE, TWO, HEAVY = Client(id="one"), Client(id="two"), Client(id="heavy", weight=3.0)
@@ -140,7 +138,7 @@ async def test_behind_with_work_those_with_more_than_their_share_are_refused():
     assert await more == 0
 
 
-async def test_work_is_done_for_the_client_of_the_current_request(monkeypatch):
+async def test_work_is_done_for_the_client_that_asks(monkeypatch):
     clients, run = [], FairPool.run
 
     async def note(self, client, function, *args, is_new=True):
@@ -149,13 +147,9 @@ async def test_work_is_done_for_the_client_of_the_current_request(monkeypatch):
 
     monkeypatch.setattr(FairPool, "run", note)
 
-    async def ask(id: str) -> None:
-        set_current(RequestRecord(client=Client(id=id)))
-        await asyncio.create_task(pools.run_text(len, ""))
-        await pools.continue_text(len, "")
-
     pools = Pools(1)
-    await pools.run_prompt(len, "")
-    await asyncio.create_task(ask("a"))
-    await asyncio.create_task(ask("b"))
+    await pools.run_prompt(ANONYMOUS, len, "")
+    for client in (Client(id="a"), Client(id="b")):
+        await pools.run_text(client, len, "")
+        await pools.continue_text(client, len, "")
     assert clients == ["", "a", "a", "b", "b"]

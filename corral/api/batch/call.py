@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from starlette.types import ASGIApp, Message, Scope
 
-from corral.api.trust import mark_internal
+from corral.api.caller import caller_in, change_caller
 from corral.core.client import Client
 from corral.telemetry.record import RequestRecord
-from corral.telemetry.scope import record_in
 
 
 class Answer:
@@ -32,7 +31,7 @@ async def call(app: ASGIApp, path: str, body: bytes, client: Client, id: str) ->
     """Send a request of a batch of this client, and wait for the whole answer."""
     headers = {"content-type": "application/json", "content-length": str(len(body)), "x-request-id": id}
     scope = make_scope(path, headers, replace(client, is_batch=True))
-    answer = Answer(record_in(scope))
+    answer = Answer(caller_in(scope).record)
     await app(scope, Receive(body), answer.send)
     return answer
 
@@ -66,6 +65,6 @@ def make_scope(path: str, headers: dict[str, str], client: Client, query: str = 
         "client": None,
         "server": None,
     }
-    mark_internal(scope)
-    record_in(scope).client = client
+    change_caller(scope, is_internal=True)
+    caller_in(scope).record.client = client
     return scope

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from corral.api import group
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.multipart import Part, read_form
 from corral.api.openapi import EVENTS, answers, form_of
@@ -60,7 +61,7 @@ async def transcribe(request: Request) -> Response:
     state = state_of(request)
     parts = await read_form(request)
     n_bytes = sum(len(part.data) for part in parts)
-    body, chat = await state.pools.run_sized(n_bytes, _parse, parts)
+    body, chat = await state.pools.run_sized(caller_in(request.scope).client, n_bytes, _parse, parts)
     prepared = await _prepare(request, chat)
     renderer = TranscriptionRenderer(body, prepared, _duration(prepared, state.model.info.sample_rate))
     if body.stream:
@@ -68,7 +69,9 @@ async def transcribe(request: Request) -> Response:
     choices = await run_whole(request, prepared.completion)
     if body.response_format in _PLAIN:
         return PlainTextResponse(renderer.plain(choices[0]))
-    return await respond_json(state.pools, lambda: renderer.answer(choices), len(choices[0].text))
+    return await respond_json(
+        state.pools, caller_in(request.scope).record, lambda: renderer.answer(choices), len(choices[0].text)
+    )
 
 
 def _parse(parts: Sequence[Part]) -> tuple[TranscriptionRequest, ChatRequest]:

@@ -16,6 +16,7 @@ from corral.api.batch.render import render_batch
 from corral.api.batch.runner import BatchRunner
 from corral.api.batch.schema import BATCH, BATCHES, BatchRequest
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import RESPONSES_ERRORS
 from corral.api.dialects.responses.page import QUERIES, render_page
 from corral.api.openapi import answers, body_of, queries
@@ -26,7 +27,6 @@ from corral.api.routes.file import batches_of
 from corral.core.errors import InvalidRequest, NotFound
 from corral.core.key_role import Permission
 from corral.storage.batch_record import BatchRecord, new_id
-from corral.telemetry.scope import record_of
 
 _POLICY = for_server(Permission.USE, RESPONSES_ERRORS)
 
@@ -54,7 +54,7 @@ async def create(request: Request) -> Response:
     now, window = int(time.time()), body.completion_window
     batch = BatchRecord(
         id=new_id("batch_"),
-        client=record_of(request).client,
+        client=caller_in(request.scope).client,
         endpoint=body.endpoint,
         input_file_id=file.id,
         completion_window=window,

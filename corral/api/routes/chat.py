@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.count_tokens import count_tokens
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.model import ModelFacts
@@ -74,9 +75,9 @@ async def apply_template(request: Request) -> Response:
     state = state_of(request)
     model, pools = state.model, state.pools
     body = await parse_body(request, ChatRequest)
-    text = await pools.run_chat(_apply_template, body, model)
+    text = await pools.run_chat(caller_in(request.scope).client, _apply_template, body, model)
     state.wake_engine()
-    return await respond_json(pools, lambda: {"prompt": text}, len(text))
+    return await respond_json(pools, caller_in(request.scope).record, lambda: {"prompt": text}, len(text))
 
 
 def _apply_template(body: ChatRequest, model: ModelFacts) -> str:

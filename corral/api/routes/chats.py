@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.body import JsonResponse, read_json
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.disconnect import run_for_client
 from corral.api.openapi import answers, body_like, queries, query
@@ -24,7 +25,6 @@ from corral.core.key_role import Permission
 from corral.storage.chat_folder import Precondition, check_id
 from corral.storage.chat_store import ChatStore
 from corral.storage.saved_chat import CHAT_ID, MAX_SEARCH_CHARS
-from corral.telemetry.scope import record_of
 
 _POLICY = for_server(Permission.USE, LLAMA_ERRORS)
 
@@ -51,7 +51,7 @@ _ANY = "*"
 )
 async def chats(request: Request) -> Response:
     """All chats, newest first, without their messages."""
-    store, client = _store(request), record_of(request).client
+    store, client = _store(request), caller_in(request.scope).client
     text = request.query_params.get("search", "")
     if len(text) > MAX_SEARCH_CHARS:
         raise InvalidRequest(f"may have at most {MAX_SEARCH_CHARS} characters", field="search")
@@ -72,7 +72,7 @@ async def chats(request: Request) -> Response:
 )
 async def load(request: Request, id: _Id) -> Response:
     """A chat."""
-    data = await _store(request).load(record_of(request).client, check_id(id))
+    data = await _store(request).load(caller_in(request.scope).client, check_id(id))
     headers = {**USER_CONTENT, "cache-control": "no-store"}
     return Response(data, media_type=JsonResponse.media_type, headers=headers)
 
@@ -88,7 +88,7 @@ async def save(request: Request, id: _Id) -> Response:
     """Save a whole chat; with `If-Match: REVISION` only if no other client has saved it since."""
     store, chat_id, condition = _store(request), check_id(id), _condition(request)
     data = await read_json(request)
-    info = await store.save(record_of(request).client, chat_id, data, condition)
+    info = await store.save(caller_in(request.scope).client, chat_id, data, condition)
     return JsonResponse({"id": info.id, "updatedAt": info.updated_at, "revision": info.revision})
 
 
@@ -100,7 +100,7 @@ async def save(request: Request, id: _Id) -> Response:
 )
 async def remove(request: Request, id: _Id) -> Response:
     """Remove a chat."""
-    await _store(request).remove(record_of(request).client, check_id(id))
+    await _store(request).remove(caller_in(request.scope).client, check_id(id))
     return JsonResponse({"id": id, "success": True})
 
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers, body_of
 from corral.api.policy import Live, ModelUse, NamedIn, Role, Unloaded, for_model
@@ -20,7 +21,6 @@ from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
 from corral.core.result import ControlOutcome
 from corral.core.task import ControlVerb
-from corral.telemetry.scope import record_of
 
 _MODEL = ModelUse(Role.GENERATE, NamedIn.BODY, Unloaded.LOAD, wakes=True, progress=None)
 
@@ -54,7 +54,7 @@ _MESSAGES = {
 )
 async def control(request: Request) -> Response:
     """Control an answer that is being generated."""
-    state, client = state_of(request), record_of(request).client
+    state, client = state_of(request), caller_in(request.scope).client
     body = await parse_body(request, ControlRequest)
     outcome = await state.live.control(client, body.id, _VERBS[body.action], _limit(body, state))
     if outcome is ControlOutcome.DONE:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.body import parse_body
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.embed import (
     BASE64_CHARS,
@@ -97,7 +98,12 @@ async def embed_inputs(request: Request) -> Response:
     )
     vectors = await embed(request, prepared)
     norm = _EUCLIDEAN if body.normalize else _UNCHANGED
-    return await respond(state.pools, vectors, lambda: render_vectors(shape(vectors, body.dimensions, norm)))
+    return await respond(
+        state.pools,
+        caller_in(request.scope).record,
+        vectors,
+        lambda: render_vectors(shape(vectors, body.dimensions, norm)),
+    )
 
 
 async def _answer(request: Request, is_openai: bool) -> Response:
@@ -125,7 +131,7 @@ async def _answer(request: Request, is_openai: bool) -> Response:
         data = render_data(rows, prepared.inputs, is_base64)
         return render_list(body.model or state.model.name, prepared.inputs, body.warnings, data=data)
 
-    return await respond(state.pools, vectors, render)
+    return await respond(state.pools, caller_in(request.scope).record, vectors, render)
 
 
 def _check(body: EmbeddingRequest, encoder: EncoderInfo, is_openai: bool) -> None:

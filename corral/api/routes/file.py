@@ -16,6 +16,7 @@ from corral.api.batch.runner import BatchRunner
 from corral.api.batch.schema import FILE, FILE_DELETED, FILES, MAX_EXPIRY_S, MIN_EXPIRY_S
 from corral.api.batch.upload import read_form
 from corral.api.body import JsonResponse
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import RESPONSES_ERRORS
 from corral.api.dialects.responses.page import QUERIES, render_page
 from corral.api.openapi import BINARY, answers, queries, query
@@ -27,7 +28,6 @@ from corral.core.errors import Conflict, InvalidRequest, NotSupported, TooLarge
 from corral.core.key_role import Permission
 from corral.storage.batch_record import FileRecord, new_id
 from corral.storage.batch_store import MAX_FILE_BYTES, MAX_FILES, BatchStore
-from corral.telemetry.scope import record_of
 
 _POLICY = for_server(Permission.USE, RESPONSES_ERRORS)
 
@@ -56,7 +56,7 @@ def batches_of(request: Request) -> tuple[BatchRunner, BatchStore, str]:
     state = state_of(request)
     if state.batches is None or state.storage.batches is None:
         raise NotSupported("This server keeps no files and batches. Start it with `--batches DIR`")
-    return state.batches, state.storage.batches, record_of(request).client.id
+    return state.batches, state.storage.batches, caller_in(request.scope).client.id
 
 
 @router.post(

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.body import JsonResponse
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.model_directory import ModelDirectory
 from corral.api.model_kind import Kind, kind_of_info
@@ -20,7 +21,6 @@ from corral.api.state import AppState, state_of
 from corral.core.errors import NotFound
 from corral.core.key_role import Permission
 from corral.core.result import ModelInfo
-from corral.telemetry.scope import record_of
 
 router = Router()
 _EMPTY = ("modified_at", "size", "digest", "description", "parameters")
@@ -51,7 +51,7 @@ async def models(request: Request) -> Response:
 async def list_models(request: Request, directory: ModelDirectory) -> dict[str, Any]:
     """Render the list of a server that has many models, after `?reload=1` as it is then."""
     if request.query_params.get("reload", "").lower() in ("1", "true"):
-        record_of(request).client.require(Permission.CHANGE, "reading the models again", "reload")
+        caller_in(request.scope).client.require(Permission.CHANGE, "reading the models again", "reload")
         await directory.reload(request)
     return {"object": "list", **await directory.render(request)}
 

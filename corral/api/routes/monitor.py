@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.body import JsonResponse
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import EVENTS, answers, list_of, queries, query, shape
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
@@ -20,7 +21,6 @@ from corral.core.client import Client
 from corral.core.errors import Forbidden, InvalidRequest
 from corral.core.key_role import Permission
 from corral.telemetry.live import Monitor
-from corral.telemetry.scope import record_of
 
 _MODEL = ModelUse(Role.ANY, NamedIn.QUERY, Unloaded.REFUSE, wakes=False, progress=None)
 
@@ -71,7 +71,7 @@ async def request_detail(request: Request, n: _Number) -> Response:
     """One of the last requests of the key: its phases, why it took so long, and why it was not cached."""
     monitor: Monitor = request.app.state.monitor
     number = int(n) if _NUMBER.fullmatch(n) else 0
-    return JsonResponse(monitor.detail(number, record_of(request).client))
+    return JsonResponse(monitor.detail(number, caller_in(request.scope).client))
 
 
 def _reader(request: Request) -> Client | None:
@@ -85,7 +85,7 @@ def _reader(request: Request) -> Client | None:
         raise Forbidden(
             "Prompts are visible only to the API key that sent them. Start the server with `--api-key`"
         )
-    return record_of(request).client
+    return caller_in(request.scope).client
 
 
 def limit_of(request: Request) -> int:

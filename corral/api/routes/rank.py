@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.body import parse_body
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.embed import embed, prepare_embedding, require_classes, require_scores, respond
 from corral.api.openapi import answers, body_of
@@ -66,7 +67,7 @@ async def rerank(request: Request) -> Response:
         results = render_ranks(vectors, inputs, documents, body.top_n, "relevance_score")
         return render_list(body.model or state.model.name, inputs, body.warnings, results=results)
 
-    return await respond(state.pools, vectors, render)
+    return await respond(state.pools, caller_in(request.scope).record, vectors, render)
 
 
 @router.post(
@@ -94,7 +95,7 @@ async def classify(request: Request) -> Response:
         predictions = classes if inputs.is_list else classes[0]
         return render_list(body.model or state.model.name, inputs, body.warnings, predictions=predictions)
 
-    return await respond(state.pools, vectors, render)
+    return await respond(state.pools, caller_in(request.scope).record, vectors, render)
 
 
 def _texts_of(documents: list[Any], field: str) -> list[str]:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers, body_of, queries, query
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
@@ -28,7 +29,6 @@ from corral.core.task import Verb
 from corral.storage.blob import Blob, read_pieces
 from corral.storage.save_directory import NAME, NamedFile, SaveDirectory, check_name
 from corral.storage.session import render_id
-from corral.telemetry.scope import record_of
 
 _MODEL = ModelUse(Role.ANY, NamedIn.QUERY, Unloaded.LOAD, wakes=True, progress=None)
 
@@ -55,7 +55,7 @@ async def sessions(request: Request) -> Response:
                 "created_at": info.created_at,
                 "updated_at": info.updated_at,
             }
-            for info in state_of(request).storage.sessions.list(owner_of(record_of(request).client))
+            for info in state_of(request).storage.sessions.list(owner_of(caller_in(request.scope).client))
         ]
     )
 
@@ -88,7 +88,7 @@ class _SessionCall(SlotCall):
         self.store = self.storage.sessions
         self.name = name
         self.id = render_id(name)
-        self.owner = owner_of(record_of(request).client)
+        self.owner = owner_of(caller_in(request.scope).client)
 
     async def file(self) -> tuple[SaveDirectory, str] | None:
         """Return the file that the body names, if any."""

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from corral.api import group
 from corral.api.blob_response import BlobResponse
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import BINARY, answers, body_of, queries, query
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
@@ -177,7 +178,9 @@ async def _receive_state(call: SlotCall) -> Blob:
         return await receive(parts, n_max)
     with await receive(parts, n_max * 4 // 3 + _HEAD_ROOM) as body:
         n_json = state_of(call.request).settings.server.max_body_mib << 20
-        return await state_of(call.request).pools.run_text(decode_state, body, n_json)
+        return await state_of(call.request).pools.run_text(
+            caller_in(call.request.scope).client, decode_state, body, n_json
+        )
 
 
 async def _tokens(call: SlotCall) -> Response:

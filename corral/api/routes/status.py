@@ -11,6 +11,7 @@ from starlette.responses import Response
 from corral import __version__
 from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS, render_error
 from corral.api.model import ChatSettings
 from corral.api.openapi import answers, body_like, queries, query, shape
@@ -23,7 +24,6 @@ from corral.api.schema.answer import HEALTH, PROPS, SLOTS, SUCCESS
 from corral.api.schema.parse import RequestModel
 from corral.api.slot_call import require_slots
 from corral.api.state import AppState, state_of
-from corral.api.trust import is_anonymous
 from corral.chat.message import MEDIA_MARK
 from corral.core.errors import NotSupported, Unavailable
 from corral.core.key_role import Permission
@@ -33,7 +33,6 @@ from corral.core.result import BatchExact
 from corral.grammar.keyword import render_support
 from corral.link.lifecycle import EngineState
 from corral.telemetry.facts import FleetFacts
-from corral.telemetry.scope import record_of
 from corral.telemetry.slots import SlotView
 
 _WATCHED = ModelUse(Role.ANY, NamedIn.QUERY_ONLY, Unloaded.REFUSE, wakes=False, progress=None)
@@ -59,7 +58,7 @@ _READY = shape(status="string")
 async def health(request: Request) -> Response:
     """Whether the server can answer."""
     state = state_of(request)
-    state.admission.check_answers(tells_why=not is_anonymous(request))
+    state.admission.check_answers(tells_why=not caller_in(request.scope).is_anonymous)
     slots, query = state.telemetry.slots, request.query_params
     n_idle = slots.n_idle
     is_full = not n_idle and ("include_slots" in query or "fail_on_no_slot" in query)
@@ -88,7 +87,7 @@ async def health(request: Request) -> Response:
 )
 async def ready(request: Request) -> Response:
     """Whether a request would be taken on now."""
-    state_of(request).admission.check_ready(tells_why=not is_anonymous(request))
+    state_of(request).admission.check_ready(tells_why=not caller_in(request.scope).is_anonymous)
     return JsonResponse({"status": "ready"})
 
 
@@ -106,7 +105,9 @@ async def slots(request: Request) -> Response:
     state.admission.check_health()
     if request.query_params.get("fail_on_no_slot") and not state.telemetry.slots.n_idle:
         raise Unavailable("no slot available")
-    return await state.pools.run_text(lambda: JsonResponse(_render_slots(state)))
+    return await state.pools.run_text(
+        caller_in(request.scope).client, lambda: JsonResponse(_render_slots(state))
+    )
 
 
 @router.get(
@@ -141,7 +142,7 @@ async def props(request: Request) -> Response:
     if "json_schema" in request.query_params:
         public["json_schema"] = render_support()
     vocab = model.vocab
-    if is_anonymous(request):  # nothing that is written in the options, and no path
+    if caller_in(request.scope).is_anonymous:  # nothing that is written in the options, and no path
         return JsonResponse(public)
     return JsonResponse(
         {
@@ -157,7 +158,8 @@ async def props(request: Request) -> Response:
             "ui": server.ui,
             "ui_settings": request.app.state.ui_settings,
             "ui_mcp_origins": server.ui_mcp_origins,
-            "endpoint_tools": state.mcp is not None and bool(state.mcp.names(record_of(request).client)),
+            "endpoint_tools": state.mcp is not None
+            and bool(state.mcp.names(caller_in(request.scope).client)),
             # compat: /props: as they were called before.
             "webui": server.ui,
             "webui_settings": request.app.state.ui_settings,
@@ -192,7 +194,9 @@ async def set_props(request: Request) -> Response:
 
 def _may_read(request: Request) -> bool:
     """Whether a client of a public route may also see what others are doing."""
-    return not is_anonymous(request) and record_of(request).client.role.may(Permission.READ)
+    return not caller_in(request.scope).is_anonymous and caller_in(request.scope).client.role.may(
+        Permission.READ
+    )
 
 
 def _render_tool_template(chat: ChatSettings) -> dict[str, str]:

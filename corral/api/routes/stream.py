@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.disconnect import run_for_client
 from corral.api.followed_stream import resume
@@ -24,7 +25,6 @@ from corral.api.state import state_of
 from corral.api.stream_session import StreamSession
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
-from corral.telemetry.scope import record_of
 
 router = Router()
 
@@ -60,7 +60,7 @@ class StreamLookupRequest(RequestModel):
 )
 async def follow(request: Request) -> Response:
     """The stream of a conversation from an offset on, or after `Last-Event-ID`, also what is to come."""
-    session = state_of(request).streams.find(record_of(request).client.id, _id(request))
+    session = state_of(request).streams.find(caller_in(request.scope).client.id, _id(request))
     last_id = request.headers.get("last-event-id")
     has_ids = last_id is not None or request.query_params.get("ids") in ("true", "1")
     place = last_id or request.query_params.get("from") or "0"
@@ -77,7 +77,7 @@ async def follow(request: Request) -> Response:
 async def lookup(request: Request) -> Response:
     """The streams of some conversations, as far as they are known."""
     body = await parse_body(request, StreamLookupRequest)
-    streams, owner = state_of(request).streams, record_of(request).client.id
+    streams, owner = state_of(request).streams, caller_in(request.scope).client.id
     found = [session for id in dict.fromkeys(body.conversation_ids) for session in streams.lookup(owner, id)]
     rendered = [_render(session) for session in found]
     return JsonResponse([*rendered, *await _find_elsewhere(request, body)])
@@ -92,7 +92,7 @@ async def lookup(request: Request) -> Response:
 )
 async def stop(request: Request) -> Response:
     """Stop the stream of a conversation, and forget it."""
-    state, client, id = state_of(request), record_of(request).client, _id(request)
+    state, client, id = state_of(request), caller_in(request.scope).client, _id(request)
     await state.streams.remove(client.id, id)
     if state.journal is not None:
         state.journal.post(state.journal.drop, client, id)

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from corral.api import group
 from corral.api.answer_size import refuse_large_answer
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.json_encode import Rows
 from corral.api.openapi import answers, body_of
@@ -54,15 +55,17 @@ async def tokenize(request: Request) -> Response:
     body = await parse_body(request, TokenizeRequest)
     state.wake_engine()
     max_bytes = state.settings.server.max_response_mib << 20
-    n_sent = body_bytes(request)
+    n_sent, record = body_bytes(request), caller_in(request.scope).record
     if n_sent < SHORT_BYTES:
-        tokens = await state.pools.run_short(vocab, lambda vocab: _tokenize(body, vocab, max_bytes))
+        tokens = await state.pools.run_short(
+            record.client, vocab, lambda vocab: _tokenize(body, vocab, max_bytes)
+        )
     else:
-        tokens = await state.pools.run_sized(n_sent, _tokenize, body, vocab, max_bytes)
+        tokens = await state.pools.run_sized(record.client, n_sent, _tokenize, body, vocab, max_bytes)
     n_bytes = _n_bytes(tokens, body)
     n_ctx = state.model.info.n_ctx
     render, free = partial(_render_tokens, tokens, body, vocab, n_ctx), partial(free_tokens, tokens)
-    return await respond_json(state.pools, render, n_bytes, on_end=free)
+    return await respond_json(state.pools, record, render, n_bytes, on_end=free)
 
 
 @router.post(
@@ -80,8 +83,10 @@ async def detokenize(request: Request) -> Response:
     state.wake_engine()
     if len(body.tokens) <= _FEW_TOKENS:  # a lookup of each, faster than another thread wakes up
         return JsonResponse(_render_content(_detokenize(body.tokens, vocab)))
-    text = await pools.run_text(_detokenize, body.tokens, vocab)
-    return await respond_json(pools, lambda: _render_content(text), 2 * len(text))
+    text = await pools.run_text(caller_in(request.scope).client, _detokenize, body.tokens, vocab)
+    return await respond_json(
+        pools, caller_in(request.scope).record, lambda: _render_content(text), 2 * len(text)
+    )
 
 
 @router.get(

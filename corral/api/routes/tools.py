@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.disconnect import run_for_client
 from corral.api.mcp.config import OPTION
@@ -25,7 +26,6 @@ from corral.api.schema.parse import RequestModel
 from corral.api.state import state_of
 from corral.core.errors import FeatureDisabled, InvalidRequest, McpError, NotFound
 from corral.core.key_role import Permission
-from corral.telemetry.scope import record_of
 
 router = Router()
 
@@ -45,7 +45,7 @@ class ToolCallRequest(RequestModel):
 async def tools(request: Request) -> Response:
     """The tools that this key may call, of all MCP servers that work."""
     sessions = _sessions(request)
-    found = await run_for_client(sessions.all_tools(record_of(request).client), request.receive)
+    found = await run_for_client(sessions.all_tools(caller_in(request.scope).client), request.receive)
     return JsonResponse([_render(tool) for tool in found])
 
 
@@ -59,7 +59,7 @@ async def tools(request: Request) -> Response:
 async def call_tool(request: Request) -> Response:
     """Call a tool, and return the result as its MCP server sent it; long texts are cut. A call that failed
     has an `error`."""
-    sessions, client = _sessions(request), record_of(request).client
+    sessions, client = _sessions(request), caller_in(request.scope).client
     body = await parse_body(request, ToolCallRequest)
     if body.stream:
         raise InvalidRequest("results come whole", field="stream")

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.body import JsonResponse
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers, list_of, queries, query, shape
 from corral.api.policy import for_server
@@ -20,7 +21,6 @@ from corral.api.state import state_of
 from corral.core.client import Client
 from corral.core.key_role import Permission
 from corral.telemetry.ledger import DAY_S, DayUsage
-from corral.telemetry.scope import record_of
 
 router = Router()
 
@@ -50,7 +50,7 @@ _DAYS = query(
 )
 async def usage(request: Request) -> Response:
     """Requests, tokens and seconds of the key by day, newest first."""
-    client, ledger = record_of(request).client, state_of(request).telemetry.ledger
+    client, ledger = caller_in(request.scope).client, state_of(request).telemetry.ledger
     days = query_number(request, "days", _DEFAULT_DAYS, 1, _MAX_DAYS)
     first_day = int(time.time()) // DAY_S - days + 1
     await ledger.refresh(first_day)

@@ -10,8 +10,8 @@ from typing import Any
 
 from starlette.requests import Request
 
+from corral.api.caller import caller_in
 from corral.api.routes.model import render_capabilities, render_meta
-from corral.api.trust import is_anonymous
 from corral.core.catalog import CatalogModel
 from corral.core.client import Client
 from corral.core.errors import CorralError, InvalidRequest, NotFound, Unavailable
@@ -93,7 +93,7 @@ class Directory:
         await self._downloads.remove(self._registry.find(name, client_of(request.scope)))
 
     async def reload(self, request: Request) -> None:
-        if self._read is None or is_anonymous(request):
+        if self._read is None or caller_in(request.scope).is_anonymous:
             return
         async with self._reloading:
             try:
@@ -162,7 +162,9 @@ class Directory:
             "owned_by": "llamacpp",
             "name": title_of_model(model),
             "kind": kind_of_model(model).value,
-            "status": render_status(model, self._registry.place(model), tells_why=not is_anonymous(request)),
+            "status": render_status(
+                model, self._registry.place(model), tells_why=not caller_in(request.scope).is_anonymous
+            ),
             "architecture": {"input_modalities": ["text", *inputs], "output_modalities": ["text"]},
             "source": entry.source,
             "groups": list(entry.groups),
@@ -175,7 +177,7 @@ class Directory:
                 "is_pinned": entry.is_pinned,
             },
             "meta": info and render_meta(info),
-            **({} if is_anonymous(request) else {"path": entry.settings.engine.model}),
+            **({} if caller_in(request.scope).is_anonymous else {"path": entry.settings.engine.model}),
         }
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from corral.api.caller import caller_in
 from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.error import ErrorAnswer
 from corral.api.policy import ModelUse, NamedIn, Policy, Unloaded
-from corral.api.trust import is_anonymous_in, is_internal
 from corral.core.client import Client
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.key_role import Permission
@@ -29,9 +29,7 @@ from corral.server.router.registry import Entry, Registry
 from corral.server.router.role import choose
 from corral.server.router.waiting import WaitingStream, wants_progress
 from corral.telemetry.record import RequestRecord
-from corral.telemetry.scope import record_in
 
-_MODEL = "corral.model"
 _FIELDS = {NamedIn.BODY: ("model",), NamedIn.BODY_OR_NAME: ("model", "name")}
 _FALSE = ("0", "false", "off", "no")
 
@@ -72,7 +70,7 @@ class ModelDispatch:
     async def _serve(
         self, model: ServedModel, use: ModelUse, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        scope[_MODEL] = model
+        caller_in(scope).record.model = model.name
         if not model.is_open and use.unloaded is Unloaded.REFUSE:
             raise InvalidRequest("model is not loaded")
         if not model.is_open and use.unloaded is Unloaded.ANSWER:
@@ -113,13 +111,13 @@ class ModelDispatch:
     def _autoloads(self, scope: Scope) -> bool:
         """Whether a request loads its model. Raises Forbidden if only its `?autoload` says so, and its key
         may not load models: all share the memory."""
-        client, default = record_in(scope).client, self._server.models_autoload
-        if is_anonymous_in(scope) or not client.role.may(Permission.USE):
+        client, default = caller_in(scope).client, self._server.models_autoload
+        if caller_in(scope).is_anonymous or not client.role.may(Permission.USE):
             return False
         said = query_of(scope).get("autoload")
         if said is None or said.lower() in _FALSE:
             return default and said is None
-        if not (default or is_internal(scope)):
+        if not (default or caller_in(scope).is_internal):
             client.require(Permission.CHANGE, "loading a model", "autoload")
         return True
 
@@ -127,8 +125,11 @@ class ModelDispatch:
 class ModelObserver:
     """Passes the record of a request on to the observers of its model. A `RequestObserver`."""
 
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
     def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
-        model: ServedModel | None = scope.get(_MODEL)
+        model = self._registry.models.get(record.model)
         if model is not None and model.front is not None:
             for observer in model.front.observers:
                 observer.on_request_end(scope, record)
@@ -136,7 +137,7 @@ class ModelObserver:
 
 def client_of(scope: Scope) -> Client | None:
     """Return the client of a request; None if it has no key although keys are required."""
-    return None if is_anonymous_in(scope) else record_in(scope).client
+    return None if caller_in(scope).is_anonymous else caller_in(scope).client
 
 
 def _use_of(scope: Scope) -> ModelUse | None:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from corral import __version__
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.dialects.messages import routes as messages
 from corral.api.dialects.messages.model_list import render_model as render_messages_model
 from corral.api.dialects.messages.reply import render_page, with_id
@@ -23,7 +24,6 @@ from corral.api.routes import model as model_routes
 from corral.api.routes import status
 from corral.api.routes.model import list_models
 from corral.api.state import AppState, state_of
-from corral.api.trust import is_anonymous
 from corral.core.errors import NotFound, NotSupported
 from corral.core.libllama import BUILD_INFO
 from corral.gguf.preflight import read_header
@@ -63,7 +63,7 @@ async def props(request: Request) -> Response:
         "build_info": BUILD_INFO,
         "server_version": __version__,
     }
-    if is_anonymous(request):
+    if caller_in(request.scope).is_anonymous:
         return JsonResponse(public)
     settings = request.app.state.ui_settings
     chats = state_of(request).storage.chats is not None

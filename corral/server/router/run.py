@@ -21,6 +21,7 @@ from corral.server.front import prepare_loop
 from corral.server.http_server import HttpServer
 from corral.server.listen import Listener, open_listener
 from corral.server.peers import warn_without_key
+from corral.server.record_middleware import RecordMiddleware
 from corral.server.router.directory import Directory
 from corral.server.router.dispatch import ModelDispatch, ModelObserver
 from corral.server.router.hub import create_hub
@@ -28,7 +29,6 @@ from corral.server.router.model import Locate, ModelStore, Surroundings
 from corral.server.router.registry import Registry
 from corral.server.tls import open_tls
 from corral.telemetry.access_log import AccessLog
-from corral.telemetry.middleware import RecordMiddleware
 
 Read = Callable[[], Sequence[CatalogModel]]  # the catalog again; it blocks
 
@@ -73,10 +73,10 @@ class _Life:
         self._hub = hub = create_hub(settings, self._make_dispatch, n_parallel)
         edge = Edge(hub, server, listener.reach)
         edge.application = hub
-        observers = [AccessLog(), *hub.state.observers, ModelObserver()]
         self._drain = Drain(server.timeout_s, self._dismiss)
+        recorded = RecordMiddleware(edge, [AccessLog(), *hub.state.observers])
         self._server = HttpServer(
-            RecordMiddleware(edge, observers),
+            recorded,
             server,
             listener,
             tls,
@@ -87,6 +87,7 @@ class _Life:
         self._renderer = Renderer(server.engine_timeout_s)
         around = Surroundings(hub, self._server.connections, self._renderer, locate)
         self.registry = hub.state.registry = Registry(catalog, server, around)
+        recorded.add_observers(ModelObserver(self.registry))
         self._directory = hub.state.models = Directory(self.registry, store, read)
         self._settings = settings
 
@@ -97,7 +98,7 @@ class _Life:
             self._hub.state.metrics.watch_connections(lambda: len(self._server.connections))
         batches = self._hub.state.api.batches
         if batches is not None:
-            observers = [*self._hub.state.observers, ModelObserver()]
+            observers = [*self._hub.state.observers, ModelObserver(self.registry)]
             batches.start(RecordMiddleware(self._hub, observers))
         durable = self._start_durable()
         sharing = self._hub.state.api.sharing
@@ -150,7 +151,7 @@ class _Life:
 
     def _start_durable(self) -> DurableRunner | None:
         state: AppState = self._hub.state.api
-        app = RecordMiddleware(self._hub, [*self._hub.state.observers, ModelObserver()])
+        app = RecordMiddleware(self._hub, [*self._hub.state.observers, ModelObserver(self.registry)])
         return start_durable(state, app, lambda: not state.admission.is_draining)
 
     def _make_dispatch(self, app: ASGIApp) -> ASGIApp:

@@ -23,6 +23,7 @@ from corral.api.batch.schema import (
     MessageBatchRequest,
 )
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import MESSAGES_ERRORS
 from corral.api.dialects.messages.reply import render_page, with_id
 from corral.api.openapi import answers, body_of, queries, query
@@ -34,7 +35,6 @@ from corral.api.routes.file import batches_of
 from corral.core.errors import Conflict, InvalidRequest
 from corral.core.key_role import Permission
 from corral.storage.batch_record import BatchRecord, Counts, FileRecord, new_id
-from corral.telemetry.scope import record_of
 
 _POLICY = for_server(Permission.USE, MESSAGES_ERRORS)
 
@@ -75,7 +75,7 @@ async def create(request: Request) -> Response:
     await runner.on_disk(store.add_file, owner, file, io.BytesIO(lines))
     batch = BatchRecord(
         id=new_id("msgbatch_"),
-        client=record_of(request).client,
+        client=caller_in(request.scope).client,
         endpoint=MESSAGES,
         input_file_id=file.id,
         completion_window="24h",

@@ -7,8 +7,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api.caller import caller_in
 from corral.api.dialects.messages.error import ID_HEADER
-from corral.telemetry.scope import record_of
 
 
 def render_page(rows: list[dict[str, Any]], has_more: bool = False) -> dict[str, Any]:
@@ -17,5 +17,5 @@ def render_page(rows: list[dict[str, Any]], has_more: bool = False) -> dict[str,
 
 
 def with_id(request: Request, response: Response) -> Response:
-    response.headers[ID_HEADER.decode()] = record_of(request).id
+    response.headers[ID_HEADER.decode()] = caller_in(request.scope).record.id
     return response

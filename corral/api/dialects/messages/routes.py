@@ -10,6 +10,7 @@ from starlette.types import Scope
 
 from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.count_tokens import count_tokens
 from corral.api.dialects.error_shape import MESSAGES_ERRORS
 from corral.api.dialects.messages.document import read_pdfs
@@ -122,7 +123,7 @@ async def _parse(request: Request, body: MessagesFields) -> ParsedMessages:
     state = state_of(request)
     reading = read_pdfs(body.messages, state.media_source)
     texts = await run_for_client(reading, request.receive)
-    return await state.pools.run_prompt(parse_conversation, body, texts)
+    return await state.pools.run_prompt(caller_in(request.scope).client, parse_conversation, body, texts)
 
 
 def _render_model(state: AppState) -> dict[str, Any]:

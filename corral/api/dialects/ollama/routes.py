@@ -14,6 +14,7 @@ from starlette.types import Scope
 from corral import __version__
 from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS, OLLAMA_ERRORS
 from corral.api.dialects.ollama import model_list, schema
 from corral.api.dialects.ollama.keep_alive import (
@@ -94,7 +95,9 @@ async def chat(request: Request) -> Response:
     """Answer a conversation, in ollama's shape."""
     state = state_of(request)
     body = await _read(request, schema.OllamaChatRequest)
-    parsed = await state.pools.run_prompt(parse_chat, body, state.model.info.n_ctx)
+    parsed = await state.pools.run_prompt(
+        caller_in(request.scope).client, parse_chat, body, state.model.info.n_ctx
+    )
     if body.messages == []:
         parse_tools(body.tools, None, parallel=True)
         return await _load(state, body, {"message": {"role": "assistant", "content": ""}})
@@ -112,7 +115,9 @@ async def generate(request: Request) -> Response:
     """Answer a prompt, in ollama's shape."""
     state = state_of(request)
     body = await _read(request, schema.OllamaGenerateRequest)
-    parsed = await state.pools.run_prompt(parse_generate, body, state.model.info.n_ctx)
+    parsed = await state.pools.run_prompt(
+        caller_in(request.scope).client, parse_generate, body, state.model.info.n_ctx
+    )
     if not body.prompt and not body.suffix and not body.images:
         return await _load(state, body, {"response": ""})
     return await _answer(request, body, parsed, is_chat=False)
@@ -300,7 +305,7 @@ async def _embed(
         }
         return {"model": body.model or state.model.name, "embeddings": rows, **count, **warnings}
 
-    return await respond_vectors(state.pools, vectors, render)
+    return await respond_vectors(state.pools, caller_in(request.scope).record, vectors, render)
 
 
 def _respond_once(answer: dict[str, Any], is_stream: bool) -> Response:

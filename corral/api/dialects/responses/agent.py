@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse
+from corral.api.caller import caller_in, change_caller
 from corral.api.choice import follow
 from corral.api.dialects.place import renaming
 from corral.api.dialects.responses.agent_renderer import AgentRenderer
@@ -35,7 +36,6 @@ from corral.api.sse import EventStream
 from corral.api.state import state_of
 from corral.core.errors import InvalidRequest
 from corral.telemetry.record import RequestRecord
-from corral.telemetry.scope import record_of, scope_of
 
 _MAX_CALLS = 32  # of a response
 Events = AsyncGenerator[dict[str, Any]]
@@ -105,9 +105,11 @@ class _Agent:
 
     def detach(self) -> None:
         """Go on without the client and after its request, whose record has ended then."""
-        record = record_of(self._request)
+        record = caller_in(self._request.scope).record
         detached = RequestRecord(id=record.id, client=record.client)
-        self._request = Request({**self._request.scope, **scope_of(detached)}, receive=receive_nothing)
+        detached_scope = dict(self._request.scope)
+        change_caller(detached_scope, record=detached)
+        self._request = Request(detached_scope, receive=receive_nothing)
 
     async def run(self) -> Events:
         for event in self.renderer.begin(self._listed()):
@@ -151,7 +153,7 @@ class _Agent:
             return await prepare_chat(self._request, self._parsed.chat, state_of(self._request).prepare)
 
     async def _run_turn(self) -> Events:
-        state, record = state_of(self._request), record_of(self._request)
+        state, record = state_of(self._request), caller_in(self._request.scope).record
         choices, at_end = await open_choices(state, record, self._prepared.completion)
         with at_end:
             async for choice, result in follow(choices):

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import RESPONSES_ERRORS
 from corral.api.dialects.responses.archive import Archive
 from corral.api.dialects.responses.conversation import Conversation
@@ -34,7 +35,6 @@ from corral.api.state import state_of
 from corral.core.client import Client
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
-from corral.telemetry.scope import record_of
 
 _STORED = replace(for_server(Permission.USE, RESPONSES_ERRORS), settles=True)
 
@@ -173,7 +173,7 @@ async def delete_item(request: Request, id: _Id, item_id: _ItemId) -> Response:
 
 
 def _archive(request: Request) -> tuple[Archive, Client]:
-    return state_of(request).responses, record_of(request).client
+    return state_of(request).responses, caller_in(request.scope).client
 
 
 def _check_items(given: object) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from corral.api.caller import caller_in
 from corral.api.dialects.place import renaming
 from corral.api.dialects.responses.archive import Archive
 from corral.api.dialects.responses.conversation import Conversation
@@ -19,7 +20,6 @@ from corral.api.disconnect import run_for_client
 from corral.api.state import state_of
 from corral.core.client import Client
 from corral.core.errors import InvalidRequest
-from corral.telemetry.scope import record_of
 
 _FIRST_INPUT = 1 << 31  # items that are asked are numbered from here, those that answer from 0
 
@@ -46,7 +46,7 @@ class Exchange:
 
 
 async def open_exchange(request: Request, body: ContextFields) -> Exchange:
-    archive, client = state_of(request).responses, record_of(request).client
+    archive, client = state_of(request).responses, caller_in(request.scope).client
     id, conversation, before = new_id(RESPONSE), None, []
     if body.conversation is not None:
         if body.previous_response_id is not None:
@@ -71,7 +71,9 @@ def _is_question(body: ContextFields, has_context: bool) -> bool:
 async def parse_exchange(request: Request, body: ContextFields, exchange: Exchange) -> ParsedResponses:
     state = state_of(request)
     texts = await run_for_client(read_files(exchange.items, state.media_source), request.receive)
-    parsed = await state.pools.run_prompt(parse_context, body, exchange.items, texts)
+    parsed = await state.pools.run_prompt(
+        caller_in(request.scope).client, parse_context, body, exchange.items, texts
+    )
     if body.truncation != "auto":
         return parsed
     with renaming(parsed.names):

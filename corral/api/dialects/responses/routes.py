@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.body import JsonResponse, parse_body
+from corral.api.caller import caller_in
 from corral.api.choice import Choice, follow
 from corral.api.count_tokens import count_tokens
 from corral.api.dialects.error_shape import RESPONSES_ERRORS
@@ -36,7 +37,7 @@ from corral.api.dialects.responses.schema import (
     ResponsesRequest,
 )
 from corral.api.dialects.responses.stored import replay
-from corral.api.durable import DurableWork, work_in
+from corral.api.durable import DurableWork
 from corral.api.openapi import EVENTS, answers, body_of, queries, query
 from corral.api.policy import Follow, Live, ModelUse, NamedIn, Policy, Role, Unloaded, for_model, for_server
 from corral.api.prepare_chat import PreparedChat, prepare_chat
@@ -49,7 +50,6 @@ from corral.api.state import state_of
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
 from corral.telemetry.record import RequestRecord
-from corral.telemetry.scope import record_of
 
 
 class _ResponseId(StringConvertor):
@@ -160,7 +160,7 @@ async def compact(request: Request) -> Response:
 )
 async def retrieve(request: Request, id: _Id) -> Response:
     """A stored response, or its events."""
-    archive, client = state_of(request).responses, record_of(request).client
+    archive, client = state_of(request).responses, caller_in(request.scope).client
     start = _first_event(request)
     run = archive.find_run(client, id)
     if start is None:
@@ -179,7 +179,7 @@ async def retrieve(request: Request, id: _Id) -> Response:
 )
 async def cancel(request: Request, id: _Id) -> Response:
     """Stop a response that runs in the background; one that has ended stays as it is."""
-    archive, client = state_of(request).responses, record_of(request).client
+    archive, client = state_of(request).responses, caller_in(request.scope).client
     if (run := archive.find_run(client, id)) is not None:
         await run.cancel()
     response = (await archive.load(client, id)).response
@@ -196,7 +196,7 @@ async def cancel(request: Request, id: _Id) -> Response:
 )
 async def delete(request: Request, id: _Id) -> Response:
     """Remove a response; one that is running is stopped."""
-    await state_of(request).responses.remove(record_of(request).client, id)
+    await state_of(request).responses.remove(caller_in(request.scope).client, id)
     return JsonResponse({"id": id, "object": "response", "deleted": True})
 
 
@@ -209,7 +209,7 @@ async def delete(request: Request, id: _Id) -> Response:
 )
 async def input_items(request: Request, id: _Id) -> Response:
     """The items that a response answers."""
-    archive, client = state_of(request).responses, record_of(request).client
+    archive, client = state_of(request).responses, caller_in(request.scope).client
     run = archive.find_run(client, id)
     items = run.input if run is not None else (await archive.load(client, id)).input
     return JsonResponse(render_page(items, request))
@@ -236,9 +236,9 @@ async def _run(
     renderer: ResponsesRenderer,
 ) -> Response:
     """Start a response in the background; the request ends before it."""
-    record = record_of(request)
+    record = caller_in(request.scope).record
     detached = RequestRecord(id=record.id, client=record.client)
-    work = work_in(request.scope)
+    work = caller_in(request.scope).work
     if work is not None:
         work.rename(exchange.id)
     choices, at_end = await open_choices(state_of(request), detached, prepared.completion, work=work)

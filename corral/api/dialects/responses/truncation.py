@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from corral.api.caller import caller_in
 from corral.api.dialects.responses.parse import ParsedResponses
 from corral.api.model import ChatSettings
 from corral.api.params import Baseline
@@ -24,7 +25,7 @@ async def truncate(request: Request, parsed: ParsedResponses, context: PrepareCo
     """Return the request with the newest messages that fit; leading system messages stay."""
     marked, media, _ = await mark_chat(request, parsed.chat, context)
     base, settings = context.baseline(media), context.model.chat
-    start = await context.pools.run_text(plan_start, marked, base, settings)
+    start = await context.pools.run_text(caller_in(request.scope).client, plan_start, marked, base, settings)
     return _drop(parsed, _n_system(marked.messages), start)
 
 

@@ -11,24 +11,19 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Sequence
-from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from corral.telemetry.record import RequestRecord
-from corral.telemetry.scope import record_in, set_current
+from corral.api.caller import caller_in
+from corral.telemetry.record import LEFT
+from corral.telemetry.request_observer import RequestObserver
 
-LEFT = 499  # the client disconnected before the response was complete
 _BROKEN = 500
 _STOPPED = 503
 _REQUEST_ID = b"x-request-id"
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # content is of the type that the server names, if any
 _ID_BYTES = 16
 _ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
-
-
-class RequestObserver(Protocol):
-    def on_request_end(self, scope: Scope, record: RequestRecord) -> None: ...
 
 
 class RecordMiddleware:
@@ -46,9 +41,8 @@ class RecordMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = record_in(scope)
+        record = caller_in(scope).record
         record.id = _request_id(scope)
-        set_current(record)
         answer, broken = _Answer(send, record.id), LEFT
         try:
             await self._app(scope, receive, answer.send)

@@ -1,0 +1,50 @@
+"""Who asks: a value that is made once at the edge, and kept in the ASGI scope under the one key of our own.
+
+Uses no framework: some errors are needed before one is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import Scope
+
+from corral.core.client import Client
+from corral.telemetry.record import RequestRecord
+
+if TYPE_CHECKING:
+    from corral.api.durable import DurableWork
+    from corral.api.stream_session import StreamSession
+
+_KEY = "corral.caller"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """`is_anonymous`: without a key although keys are required, so that paths and prompts are withheld.
+    `is_internal`: the server itself, for the client of the record, which needs no key. `session`: keeps the
+    answer. `work`: what an earlier server has done of a durable request."""
+
+    record: RequestRecord
+    is_anonymous: bool = False
+    is_internal: bool = False
+    session: StreamSession | None = None
+    work: DurableWork | None = None
+
+    @property
+    def client(self) -> Client:
+        return self.record.client
+
+
+def caller_in(scope: Scope) -> Caller:
+    """Return who asks; the first who wants to know is the edge."""
+    caller: Caller | None = scope.get(_KEY)
+    if caller is None:
+        caller = scope[_KEY] = Caller(RequestRecord())
+    return caller
+
+
+def change_caller(scope: Scope, **changes: Any) -> None:
+    """Have all that follows see a caller with these fields."""
+    scope[_KEY] = replace(caller_in(scope), **changes)
