@@ -17,11 +17,11 @@ from corral.api.openapi import model_of, schema_of
 from corral.api.router import ApiRoute
 from corral.api.schema.parse import RequestModel
 from corral.api.schema.state import SessionRequest, ShiftRequest, SlotFileRequest
-from corral.api.state import AppState
 from corral.core.key_role import Permission
 from corral.core.params import GenerationParams
 from corral.core.settings import EngineSettings, Settings
 from corral.server.app import create_app
+from corral.server.services import open_services
 from corral.telemetry.dispatcher import Telemetry
 
 SOURCE = Path(__file__).with_name("endpoints.md")
@@ -340,7 +340,7 @@ def _parse_endpoint(text: str) -> Endpoint:
 
 def _application() -> Any:
     settings = Settings(engine=EngineSettings(model=""))
-    return create_app(AppState(settings, cast(Engine, None), Telemetry(), GenerationParams()))
+    return create_app(open_services(settings, cast(Engine, None), Telemetry(), GenerationParams()))
 
 
 def _summary(endpoint: Callable[..., Any]) -> str:
@@ -350,6 +350,8 @@ def _summary(endpoint: Callable[..., Any]) -> str:
 def _body(route: Any) -> dict[str, Any] | None:
     """The model of its body, if it has one and no other."""
     body = (getattr(route, "openapi_extra", None) or {}).get("requestBody")
+    if isinstance(route, ApiRoute) and route.body is not None and not body:
+        return schema_of(route.body)
     schema: dict[str, Any] = next(iter(body["content"].values()))["schema"] if body else {}
     model = model_of(schema)
     return schema_of(model) if model is not None else None

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from codecs import BOM_UTF8
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable, Mapping
 from typing import Any, TypeVar
 
 import orjson
-from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.api.caller import caller_in
-from corral.api.durable_request import keep_body
 from corral.api.json_encode import encode_json
 from corral.api.json_pieces import NotJson, parse_pieces
 from corral.api.schema.parse import RequestT, build, check_fields, is_built, parse_request
-from corral.api.state import state_of
+from corral.api.services import Services
 from corral.core.errors import InvalidRequest, TooLarge
+from corral.telemetry.record import RequestRecord
 from corral.text.json_depth import MAX_FIELDS, SLICE_BYTES, JsonGuard
 
 T = TypeVar("T")
+Headers = Mapping[str, str]  # names in small letters
 
 _NAMED_BYTES = 2 * SLICE_BYTES  # of a body with too many fields, in which the first of them are looked for
 
@@ -35,39 +34,52 @@ class JsonResponse(Response):
         return encode_json(content)
 
 
-async def parse_body(request: Request, model: type[RequestT], default: Any = None) -> RequestT:
-    body, guard = await _receive(request, model)
-    keep_body(request, body)
+async def read_body(
+    headers: Headers,
+    parts: AsyncIterable[bytes],
+    record: RequestRecord,
+    services: Services,
+    model: type[RequestT],
+    default: Any = None,
+) -> tuple[RequestT, bytearray]:
+    """Return the body, parsed and as it was sent. `default`: stands for an empty one."""
+    body, guard = await _receive(headers, parts, services, model)
     if not is_built(model):
         await asyncio.to_thread(build, model)
     if default is not None and not body:
-        return parse_request(model, default)
+        return parse_request(model, default), body
     if len(body) < SLICE_BYTES:
-        return parse_request(model, _load(body))
-    return await _run_long(request, _parse_long, model, body, guard)
+        return parse_request(model, _load(body)), body
+    return await _run_long(record, services, _parse_long, model, body, guard), body
 
 
-async def read_json(request: Request) -> Any:
+async def read_json(
+    headers: Headers, parts: AsyncIterable[bytes], record: RequestRecord, services: Services
+) -> Any:
     """Return the body, parsed as JSON."""
-    body, guard = await _receive(request)
+    body, guard = await _receive(headers, parts, services)
     if len(body) < SLICE_BYTES:
         return _load(body)
-    return await _run_long(request, _load_long, body, guard)
+    return await _run_long(record, services, _load_long, body, guard)
 
 
-async def _run_long(request: Request, function: Callable[..., T], *args: Any) -> T:
-    record = caller_in(request.scope).record
+async def _run_long(record: RequestRecord, services: Services, function: Callable[..., T], *args: Any) -> T:
     record.is_large = True
-    return await state_of(request).pools.run_text(record.client, function, *args)
+    return await services.pools.run_text(record.client, function, *args)
 
 
-async def _receive(request: Request, model: type[RequestT] | None = None) -> tuple[bytearray, JsonGuard]:
+async def _receive(
+    headers: Headers,
+    parts: AsyncIterable[bytes],
+    services: Services,
+    model: type[RequestT] | None = None,
+) -> tuple[bytearray, JsonGuard]:
     """Return the body. Refuse it while it is received if it exceeds `--max-body-mb`, or has more fields than
     a model may have."""
-    max_bytes = state_of(request).settings.server.max_body_mib << 20
-    _check_head(request, max_bytes)
+    max_bytes = services.settings.server.max_body_mib << 20
+    _check_head(headers, max_bytes)
     body, guard = bytearray(), JsonGuard(MAX_FIELDS if model is not None else None)
-    async for part in request.stream():
+    async for part in parts:
         body += part
         if len(body) > max_bytes:
             raise _too_large(max_bytes)
@@ -82,12 +94,12 @@ async def _receive(request: Request, model: type[RequestT] | None = None) -> tup
     return body, guard
 
 
-def _check_head(request: Request, max_bytes: int) -> None:
+def _check_head(headers: Headers, max_bytes: int) -> None:
     """Refuse a body by its header, so that the client need not send it."""
-    coding = request.headers.get("content-encoding", "identity").lower()
+    coding = headers.get("content-encoding", "identity").lower()
     if coding != "identity":
         raise InvalidRequest(f"the body must not be compressed; its Content-Encoding is '{coding:.32}'")
-    if int(request.headers.get("content-length", 0)) > max_bytes:
+    if int(headers.get("content-length", "0")) > max_bytes:
         raise _too_large(max_bytes)
 
 

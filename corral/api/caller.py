@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from starlette.types import Scope
+from starlette.types import Receive, Scope
 
+from corral.api.disconnect import receive_nothing
 from corral.core.client import Client
 from corral.telemetry.record import RequestRecord
 
@@ -24,9 +25,11 @@ _KEY = "corral.caller"
 class Caller:
     """`is_anonymous`: without a key although keys are required, so that paths and prompts are withheld.
     `is_internal`: the server itself, for the client of the record, which needs no key. `session`: keeps the
-    answer. `work`: what an earlier server has done of a durable request."""
+    answer. `work`: what an earlier server has done of a durable request. `disconnect`: what it returns
+    says that the client has left."""
 
     record: RequestRecord
+    disconnect: Receive = receive_nothing
     is_anonymous: bool = False
     is_internal: bool = False
     session: StreamSession | None = None
@@ -35,6 +38,10 @@ class Caller:
     @property
     def client(self) -> Client:
         return self.record.client
+
+    def detached(self) -> Caller:
+        """Return a caller for work that goes on after the request, whose record has ended then."""
+        return Caller(RequestRecord(id=self.record.id, client=self.client))
 
 
 def caller_in(scope: Scope) -> Caller:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from corral.api.background import cancel
 
@@ -28,6 +28,12 @@ async def run_for_client(work: Coroutine[Any, Any, T], receive: Receive) -> T:
         return task.result()
     finally:
         await cancel(task, gone)
+
+
+async def receive_nothing() -> Message:
+    """The client of this request never leaves."""
+    await asyncio.Event().wait()
+    raise AssertionError
 
 
 async def _disconnect(receive: Receive) -> None:

@@ -7,11 +7,10 @@ results to the same bytes, and has the engine continue the recorded tasks.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
 import msgspec
-from starlette.requests import Request
 
 from corral.api.prepare import PreparedCompletion
 from corral.api.stream_session import StreamSession
@@ -154,13 +153,15 @@ class DurableWork:
             self._file = None
 
 
-def new_opening(request: Request, client: Client, request_id: str, body: bytes, model: str) -> Opening:
-    headers = {name: request.headers[name] for name in _HEADERS if name in request.headers}
+def new_opening(
+    path: str, headers: Mapping[str, str], client: Client, request_id: str, body: bytes, model: str
+) -> Opening:
+    kept = {name: headers[name] for name in _HEADERS if name in headers}
     return Opening(
         id=PREFIX + draw_hex(16),
         client=client,
-        path=request.url.path,
-        headers={**headers, "x-request-id": request_id},
+        path=path,
+        headers={**kept, "x-request-id": request_id},
         body=body,
         seed=bytes.fromhex(draw_hex(SEED_BYTES)),
         created=int(time.time()),

@@ -14,7 +14,7 @@ from corral.api.background import Background
 from corral.api.batch.call import Receive, make_scope
 from corral.api.caller import change_caller
 from corral.api.durable import DurableWork
-from corral.api.state import AppState
+from corral.api.services import Services
 from corral.api.stream_session import StreamSession
 from corral.core.removed import FIELDS
 from corral.core.repeat import repeat
@@ -32,9 +32,11 @@ _log = logging.getLogger("corral")
 class DurableRunner:
     """Mutable: what continues."""
 
-    def __init__(self, state: AppState, journal: Journal, app: ASGIApp, is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self, services: Services, journal: Journal, app: ASGIApp, is_ready: Callable[[], bool]
+    ) -> None:
         """`is_ready`: whether the server can run requests, or can load their models."""
-        self._state = state
+        self._services = services
         self._journal = journal
         self._app = app
         self._is_ready = is_ready
@@ -56,19 +58,19 @@ class DurableRunner:
             if opening.is_background:
                 self._restore_response(history)
                 continue
-            session = self._state.streams.restore(opening.client.id, opening.id)
+            session = self._services.streams.restore(opening.client.id, opening.id)
             session.has_ids = opening.has_ids
-            session.ping_s = max(0, self._state.settings.server.sse_ping_s)
+            session.ping_s = max(0, self._services.settings.server.sse_ping_s)
             session.run(self._run(history, session))
 
     async def close(self) -> None:
         await self._background.close()
 
     def _restore_response(self, history: History) -> None:
-        if history.is_complete and self._state.settings.server.responses_path:
+        if history.is_complete and self._services.settings.server.responses_path:
             return  # it is stored
         place = history.opening.client.id, history.opening.id
-        restoring = self._state.responses.restoring
+        restoring = self._services.responses.restoring
         restoring.add(place)
         self._background.spawn(self._run(history, None, lambda: restoring.discard(place)))
 
@@ -138,9 +140,9 @@ class _Answer:
             await self._send(message)
 
 
-def start_durable(state: AppState, app: ASGIApp, is_ready: Callable[[], bool]) -> DurableRunner | None:
-    if state.journal is None:
+def start_durable(services: Services, app: ASGIApp, is_ready: Callable[[], bool]) -> DurableRunner | None:
+    if services.journal is None:
         return None
-    runner = DurableRunner(state, state.journal, app, is_ready)
+    runner = DurableRunner(services, services.journal, app, is_ready)
     runner.start()
     return runner

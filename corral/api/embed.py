@@ -7,18 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse
-from corral.api.caller import caller_in
+from corral.api.call import AnyCall
 from corral.api.disconnect import run_for_client
 from corral.api.engine import Runner
 from corral.api.piece_response import LONG_BYTES, respond_json
-from corral.api.pools import SHORT_BYTES, Pools, body_bytes
-from corral.api.prepare import PrepareContext
+from corral.api.pools import SHORT_BYTES
 from corral.api.prepare_embedding import Fit, Inputs
-from corral.api.state import state_of
 from corral.api.vocab import Vocab
 from corral.core.chunk import FloatArray
 from corral.core.errors import CorralError, InvalidRequest, NotSupported
@@ -43,8 +40,7 @@ class PreparedEmbedding:
 
 
 async def prepare_embedding(
-    request: Request,
-    context: PrepareContext,
+    call: AnyCall,
     truncate: bool,
     tokenize: Callable[..., Inputs],
     *content: Any,
@@ -52,6 +48,7 @@ async def prepare_embedding(
     n_chars: int = FLOAT_CHARS,
 ) -> PreparedEmbedding:
     """`tokenize` makes inputs of the content in a thread. `n_chars`: of a number in the answer, about."""
+    context = call.services.prepare
     base = context.baseline(media)
     max_numbers = context.max_response_bytes // n_chars
 
@@ -59,7 +56,7 @@ async def prepare_embedding(
         own = replace(base, vocab=vocab)
         return tokenize(*content, Fit(vocab, context.model.info.encoder, truncate, own, max_numbers))
 
-    n_sent, client = body_bytes(request), caller_in(request.scope).client
+    n_sent, client = call.n_bytes, call.client
     if n_sent < SHORT_BYTES and media is None:
         inputs = await context.pools.run_short(client, base.vocab, run)
     else:
@@ -75,25 +72,24 @@ async def prepare_embedding(
     return PreparedEmbedding(task, attached, inputs)
 
 
-async def embed(request: Request, prepared: PreparedEmbedding) -> list[FloatArray]:
+async def embed(call: AnyCall, prepared: PreparedEmbedding) -> list[FloatArray]:
     """Return the vectors of each input."""
-    state, record = state_of(request), caller_in(request.scope).record
-    state.admission.check_queue(record.client)
-    is_per_token = state.model.info.encoder.pooling is Pooling.NONE
-    work = _collect(state.runner, prepared, record, is_per_token)
-    return await run_for_client(work, request.receive)
+    services = call.services
+    services.admission.check_queue(call.client)
+    is_per_token = services.model.info.encoder.pooling is Pooling.NONE
+    work = _collect(services.runner, prepared, call.record, is_per_token)
+    return await run_for_client(work, call.caller.disconnect)
 
 
-async def respond(
-    pools: Pools, record: RequestRecord, vectors: Sequence[FloatArray], render: Callable[[], Any]
-) -> Response:
+async def respond(call: AnyCall, vectors: Sequence[FloatArray], render: Callable[[], Any]) -> Response:
     """Answer with what the vectors are rendered as."""
+    pools = call.services.pools
     n_bytes = sum(rows.nbytes for rows in vectors) * FLOAT_CHARS // _FLOAT_BYTES
     if n_bytes >= LONG_BYTES:
-        return await respond_json(pools, record, render, n_bytes)
+        return await respond_json(pools, call.record, render, n_bytes)
     if n_bytes < _SHORT_ANSWER_BYTES:
         return JsonResponse(render())
-    return await pools.run_prompt(record.client, lambda: JsonResponse(render()))
+    return await pools.run_prompt(call.client, lambda: JsonResponse(render()))
 
 
 async def _collect(

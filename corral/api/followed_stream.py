@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Coroutine
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Scope, Send
+from starlette.types import Send
 
-from corral.api.caller import caller_in
 from corral.api.sse import SSE
 from corral.api.stream_session import StreamSession, StreamSessions
-from corral.api.streamed_response import UNBUFFERED, StreamedResponse
+from corral.api.streamed_response import UNBUFFERED, StreamedResponse, send_all
+from corral.core.client import Client
 from corral.core.errors import InvalidRequest, NotFound, Unavailable
 
 MAX_OFFSET = 9_999_999_999
@@ -57,16 +55,16 @@ async def resume(session: StreamSession | None, place: str, has_ids: bool = Fals
 
 
 async def detach(
-    request: Request,
+    client: Client,
     sessions: StreamSessions,
     session_id: str,
     ping_s: float,
     responding: Coroutine[Any, Any, Response],
 ) -> Response:
     """Run what answers the request in a session of its own, which its client only follows."""
-    session = await sessions.open(caller_in(request.scope).client.id, session_id)
+    session = await sessions.open(client.id, session_id)
     session.has_ids, session.ping_s = True, max(0.0, ping_s)
-    session.run(_respond(responding, request.scope, session))
+    session.run(_respond(responding, session))
     if await session.started() is not None:
         return FollowedStream(session)
     raise session.error or cancelled()
@@ -77,12 +75,5 @@ def cancelled() -> InvalidRequest:
     return InvalidRequest("the request was cancelled: its stream was stopped")
 
 
-async def _respond(responding: Coroutine[Any, Any, Response], scope: Scope, session: StreamSession) -> None:
-    response = await responding
-    await response(scope, receive_nothing, session.send)
-
-
-async def receive_nothing() -> Message:
-    """The client of this request never leaves."""
-    await asyncio.Event().wait()
-    raise AssertionError
+async def _respond(responding: Coroutine[Any, Any, Response], session: StreamSession) -> None:
+    await send_all(await responding, session.send)

@@ -5,40 +5,40 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any, Protocol
 
-from starlette.requests import Request
+from corral.api.caller import Caller
 
 
 class ModelDirectory(Protocol):
     """`corral.server.router` has the real one. Errors name models that the client may not use as missing."""
 
-    async def render(self, request: Request) -> dict[str, Any]:
+    async def render(self, caller: Caller) -> dict[str, Any]:
         """Return `data` and `models` of the list."""
         ...
 
-    async def render_one(self, request: Request, name: str) -> dict[str, Any]:
+    async def render_one(self, caller: Caller, name: str) -> dict[str, Any]:
         """Return a row of the list. Raises NotFound."""
         ...
 
-    async def reload(self, request: Request) -> None:
+    async def reload(self, caller: Caller) -> None:
         """Read directories, presets and configuration again. Raises InvalidRequest if they are invalid."""
         ...
 
-    async def load(self, request: Request, name: str) -> None:
+    async def load(self, caller: Caller, name: str) -> None:
         """Begin to load a model."""
         ...
 
-    async def unload(self, request: Request, name: str) -> None:
+    async def unload(self, caller: Caller, name: str) -> None:
         """Unload a model when its requests have ended."""
         ...
 
-    async def download(self, request: Request, name: str) -> None:
+    def download(self, name: str) -> None:
         """Begin to download a model from a hub."""
         ...
 
-    async def remove(self, request: Request, name: str) -> None:
+    async def remove(self, caller: Caller, name: str) -> None:
         """Delete the files of a downloaded model."""
         ...
 
-    def watch(self, request: Request, limit: int) -> AsyncGenerator[dict[str, Any]]:
+    def watch(self, caller: Caller, limit: int) -> AsyncGenerator[dict[str, Any]]:
         """Yield an event for each model and each change of one, at most `limit` unless that is 0."""
         ...

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable
 from email.message import Message
 from typing import Any, NamedTuple
 
-from starlette.requests import Request
-
-from corral.api.caller import caller_in
-from corral.api.state import state_of
+from corral.api.services import Services
 from corral.core.errors import InvalidRequest, TooLarge
+from corral.telemetry.record import RequestRecord
 
 MAX_PARTS = 64
 _MAX_HEAD_BYTES = 8192
@@ -23,19 +22,18 @@ class Part(NamedTuple):
     data: bytes
 
 
-async def read_form(request: Request) -> list[Part]:
+async def read_form(
+    content_type: str, pieces: AsyncIterable[bytes], record: RequestRecord, services: Services
+) -> list[Part]:
     """Return the parts of the body, which may have `--max-body-mb` in all."""
-    state, body = state_of(request), bytearray()
-    max_bytes = state.settings.server.max_body_mib << 20
-    async for piece in request.stream():
+    body, max_bytes = bytearray(), services.settings.server.max_body_mib << 20
+    async for piece in pieces:
         body += piece
         if len(body) > max_bytes:
             raise TooLarge(f"the body is larger than {max_bytes >> 20} MiB (--max-body-mb)")
-    caller_in(request.scope).record.is_large = True
-    boundary = boundary_of(request.headers.get("content-type", ""))
-    return await state.pools.run_sized(
-        caller_in(request.scope).client, len(body), parse_form, bytes(body), boundary
-    )
+    record.is_large = True
+    boundary = boundary_of(content_type)
+    return await services.pools.run_sized(record.client, len(body), parse_form, bytes(body), boundary)
 
 
 def boundary_of(content_type: str) -> bytes:

@@ -157,6 +157,8 @@ def describe(table: RouteTable, has_keys: bool) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for route in table.described():
         operation = route.describe()
+        if route.body is not None and "requestBody" not in operation:
+            operation |= body_of(route.body)
         is_public = route.policy.permission is Permission.PUBLIC
         common = [*_EVERYWHERE, *(() if is_public else (401,))]
         common += _OF_BODIES if "requestBody" in operation else ()

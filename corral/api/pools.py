@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from starlette.requests import Request
-
 from corral.api.fair_pool import FairPool
 from corral.api.vocab import Vocab
 from corral.core.client import Client
@@ -63,11 +61,6 @@ class Pools:
     async def run_sized(self, client: Client, n_bytes: int, function: Callable[..., T], *args: Any) -> T:
         """Run work on this many bytes."""
         return await (self.run_prompt if n_bytes < LARGE_BYTES else self.run_text)(client, function, *args)
-
-
-def body_bytes(request: Request) -> int:
-    """Return the content length of a request; without one, assume a large body."""
-    return int(request.headers.get("content-length") or LARGE_BYTES)
 
 
 def n_prompt_threads(server: ServerSettings) -> int:

@@ -12,16 +12,15 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
 
 from corral.api.adapter import AdapterStore
 from corral.api.answer_size import check_answer_size
-from corral.api.caller import caller_in
+from corral.api.call import AnyCall
 from corral.api.disconnect import run_for_client
 from corral.api.engine import Runner, new_task
 from corral.api.model import ModelFacts
 from corral.api.params import Baseline, cap_warnings, idle_warnings, prepare_bound_params
-from corral.api.pools import SHORT_BYTES, Pools, body_bytes
+from corral.api.pools import SHORT_BYTES, Pools
 from corral.api.prompt import as_list, content_of, refuse_hopeless, tokenize_mixed
 from corral.api.schema.completion import CompletionRequest, GenerationFields
 from corral.api.system_prompt import (
@@ -123,25 +122,25 @@ class PrepareContext:
         )
 
     async def load_media(
-        self, request: Request, mark: Callable[[Collector], T]
+        self, call: AnyCall, mark: Callable[[Collector], T]
     ) -> tuple[T, RequestMedia | None, list[str]]:
         """Return the content with marked media, the media, and warnings about unusable images in texts."""
         info = self.model.info
         collector = Collector(info.media)
-        marked = await self._run_mark(request, mark, collector)
+        marked = await self._run_mark(call, mark, collector)
         if not collector.refs:
             return marked, None, collector.warnings
-        loading = self.intake.load(collector.refs, info, caller_in(request.scope).client.tenant)
-        loaded = await run_for_client(loading, request.receive)
+        loading = self.intake.load(collector.refs, info, call.client.tenant)
+        loaded = await run_for_client(loading, call.caller.disconnect)
         if loaded.unusable:
             collector = Collector(info.media, loaded.unusable)
-            marked = await self._run_mark(request, mark, collector)
+            marked = await self._run_mark(call, mark, collector)
         media = RequestMedia(collector.pattern, loaded) if loaded.items else None
         return marked, media, collector.warnings
 
     async def make_tasks(
         self,
-        request: Request,
+        call: AnyCall,
         body: GenerationFields,
         plan: TaskPlan,
         media: RequestMedia | None = None,
@@ -151,8 +150,8 @@ class PrepareContext:
         if media is not None:
             media.require_all(plan.prompts)
         check_answer_size(body, plan.prompts, plan.params, self.model.info.n_ctx, self.max_response_bytes)
-        await self._change_system_prompt(request, plan, media)
-        params, client = plan.params, caller_in(request.scope).client
+        await self._change_system_prompt(call, plan, media)
+        params, client = plan.params, call.client
         if "lora" not in body.model_fields_set:
             params = msgspec.structs.replace(params, lora=self.adapters.config)
         tasks: list[tuple[Task, Attached | None]] = []
@@ -164,54 +163,49 @@ class PrepareContext:
         ping_s = body.sse_ping_interval if "sse_ping_interval" in body.model_fields_set else None
         return PreparedCompletion(tasks, body.n, [*remarks, *idle_warnings(params)], ping_s)
 
-    async def _run_mark(self, request: Request, mark: Callable[[Collector], T], collector: Collector) -> T:
-        n_bytes = body_bytes(request)
-        if n_bytes < _SHORT_BYTES:
+    async def _run_mark(self, call: AnyCall, mark: Callable[[Collector], T], collector: Collector) -> T:
+        if call.n_bytes < _SHORT_BYTES:
             return mark(collector)
-        return await self.pools.run_sized(caller_in(request.scope).client, n_bytes, mark, collector)
+        return await self.pools.run_sized(call.client, call.n_bytes, mark, collector)
 
-    async def _change_system_prompt(
-        self, request: Request, plan: TaskPlan, media: RequestMedia | None
-    ) -> None:
+    async def _change_system_prompt(self, call: AnyCall, plan: TaskPlan, media: RequestMedia | None) -> None:
         """Change the server's system prompt if the request asks for it."""
         change = plan.change
         if change is None:
             return
-        record = caller_in(request.scope).record
-        record.client.require(Permission.CHANGE, "changing the prompt of all clients", FIELD)
+        call.client.require(Permission.CHANGE, "changing the prompt of all clients", FIELD)
         if plan.params.constraint is not None:
             # Only the engine can tell whether a grammar is right; a request that is wrong changes nothing.
             prompt = list(change.tokens) or max(plan.prompts, key=len)
             attached = media.of(prompt) if media is not None else None
-            work = self.runner.evaluate(prompt, plan.params, attached, record)
-            await run_for_client(work, request.receive)
+            work = self.runner.evaluate(prompt, plan.params, attached, call.record)
+            await run_for_client(work, call.caller.disconnect)
         self.defaults.system_prompt = change
 
 
-async def prepare_completion(
-    request: Request, body: CompletionRequest, context: PrepareContext
-) -> PreparedCompletion:
-    return await prepare_prompts(request, body, context, plan_completion)
+async def prepare_completion(call: AnyCall, body: CompletionRequest) -> PreparedCompletion:
+    return await prepare_prompts(call, body, plan_completion)
 
 
 async def prepare_prompts(
-    request: Request, body: BodyT, context: PrepareContext, plan_tasks: Callable[[BodyT, Baseline], TaskPlan]
+    call: AnyCall, body: BodyT, plan_tasks: Callable[[BodyT, Baseline], TaskPlan]
 ) -> PreparedCompletion:
+    context = call.services.prepare
     sees = bool(context.model.info.media)
     mark = partial(mark_prompt, body.prompt, body.image_data, "prompt", sees)
-    prompt, media, _ = await context.load_media(request, mark)
+    prompt, media, _ = await context.load_media(call, mark)
     if media is not None:
         body = body.model_copy(update={"prompt": prompt})
     base = context.baseline(media)
-    if media is None and body_bytes(request) < SHORT_BYTES and _is_plain(body):
+    if media is None and call.n_bytes < SHORT_BYTES and _is_plain(body):
         plan = await context.pools.run_short(
-            caller_in(request.scope).client,
+            call.client,
             base.vocab,
             lambda vocab: plan_tasks(body, replace(base, vocab=vocab)),
         )
     else:
-        plan = await context.pools.run_prompt(caller_in(request.scope).client, plan_tasks, body, base)
-    return await context.make_tasks(request, body, plan, media)
+        plan = await context.pools.run_prompt(call.client, plan_tasks, body, base)
+    return await context.make_tasks(call, body, plan, media)
 
 
 def _is_plain(body: CompletionRequest) -> bool:

@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
 
-from corral.api.caller import caller_in
+from corral.api.call import AnyCall
 from corral.api.constraint import make_lazy
 from corral.api.demand import Demand, find_demand
 from corral.api.model import ChatSettings
 from corral.api.params import Baseline, prepare_params, preserved_tokens
-from corral.api.prepare import PrepareContext, PreparedCompletion, TaskPlan, apply_system_prompt
+from corral.api.prepare import PreparedCompletion, TaskPlan, apply_system_prompt
 from corral.api.prompt import refuse_hopeless
 from corral.api.reasoning import make_budget
 from corral.api.schema.chat import ChatRequest
@@ -57,21 +56,22 @@ class PreparedChat:
     is_legacy: bool
 
 
-async def prepare_chat(request: Request, body: ChatRequest, context: PrepareContext) -> PreparedChat:
-    body, media, warnings = await mark_chat(request, body, context)
+async def prepare_chat(call: AnyCall, body: ChatRequest) -> PreparedChat:
+    context = call.services.prepare
+    body, media, warnings = await mark_chat(call, body)
     base, settings = context.baseline(media), context.model.chat
     plan, chat_format, chat, prompt = await context.pools.run_chat(
-        caller_in(request.scope).client, plan_chat, body, base, settings
+        call.client, plan_chat, body, base, settings
     )
-    completion = await context.make_tasks(request, _with_n_probs(body), plan, media, warnings)
+    completion = await context.make_tasks(call, _with_n_probs(body), plan, media, warnings)
     return PreparedChat(completion, chat_format, chat, prompt, is_legacy=body.functions is not None)
 
 
-async def mark_chat(
-    request: Request, body: ChatRequest, context: PrepareContext
-) -> tuple[ChatRequest, RequestMedia | None, list[str]]:
+async def mark_chat(call: AnyCall, body: ChatRequest) -> tuple[ChatRequest, RequestMedia | None, list[str]]:
     """Return the request with its media replaced by marks, the media, and warnings."""
-    messages, media, warnings = await context.load_media(request, partial(mark_messages, body.messages))
+    messages, media, warnings = await call.services.prepare.load_media(
+        call, partial(mark_messages, body.messages)
+    )
     return body.model_copy(update={"messages": messages}), media, warnings
 
 

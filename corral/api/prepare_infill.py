@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from starlette.requests import Request
-
-from corral.api.caller import caller_in
+from corral.api.call import AnyCall
 from corral.api.params import Baseline, prepare_bound_params
-from corral.api.prepare import PrepareContext, PreparedCompletion, TaskPlan, apply_system_prompt
+from corral.api.prepare import PreparedCompletion, TaskPlan, apply_system_prompt
 from corral.api.prompt import refuse_hopeless, tokenize_mixed
 from corral.api.schema.infill import Extra, InfillRequest
 from corral.api.vocab import Vocab
@@ -80,13 +78,10 @@ class Parts:
         )
 
 
-async def prepare_infill(
-    request: Request, body: InfillRequest, context: PrepareContext
-) -> PreparedCompletion:
-    plan = await context.pools.run_prompt(
-        caller_in(request.scope).client, plan_infill, body, context.baseline()
-    )
-    return await context.make_tasks(request, body, plan)
+async def prepare_infill(call: AnyCall, body: InfillRequest) -> PreparedCompletion:
+    context = call.services.prepare
+    plan = await context.pools.run_prompt(call.client, plan_infill, body, context.baseline())
+    return await context.make_tasks(call, body, plan)
 
 
 def plan_infill(body: InfillRequest, base: Baseline) -> TaskPlan:

@@ -10,11 +10,10 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
 
+from corral.api.call import AnyCall
 from corral.api.params import Baseline
 from corral.api.prepare import (
-    PrepareContext,
     PreparedCompletion,
     TaskPlan,
     plan_completion,
@@ -31,9 +30,7 @@ from corral.core.errors import InvalidRequest
 MAX_PROMPT_PROBS = 1024  # at a position: the engine finds them for several at once, and streams wait
 
 
-async def prepare_text(
-    request: Request, body: OpenAICompletionRequest, context: PrepareContext
-) -> PreparedCompletion:
+async def prepare_text(call: AnyCall, body: OpenAICompletionRequest) -> PreparedCompletion:
     _refuse_conflicts(body)
     asked = body
     if body.logprobs is not None or body.n_drawn > body.n:
@@ -42,7 +39,7 @@ async def prepare_text(
     if body.best_of is not None:
         asked = asked.with_field("n", body.n_drawn, "best_of")
     n_prompt_probs = body.n_shown if body.echo and body.shows_probs else -1
-    return await prepare_prompts(request, asked, context, partial(plan_text, n_prompt_probs))
+    return await prepare_prompts(call, asked, partial(plan_text, n_prompt_probs))
 
 
 def plan_text(n_prompt_probs: int, body: OpenAICompletionRequest, base: Baseline) -> TaskPlan:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from starlette.requests import Request
+from collections.abc import Mapping
 
 from corral.core.errors import InvalidRequest
 
 
-def query_number(request: Request, name: str, default: int, low: int, high: int) -> int:
+def query_number(query: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
     """Return a number in the query, or the default if it is not there."""
-    text = request.query_params.get(name)
+    text = query.get(name)
     return default if text is None else parse_number(text, name, low, high)
 
 

@@ -10,30 +10,26 @@ import contextlib
 import logging
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive
 
 from corral.api.admission import describe_position, queue_headers, watch_deadline
 from corral.api.background import cancel
-from corral.api.body import parse_body
-from corral.api.caller import caller_in
+from corral.api.call import AnyCall
 from corral.api.choice import Choice, Renderer, follow, start_choices
 from corral.api.choice_size import choice_bytes, result_bytes
-from corral.api.disconnect import run_for_client
+from corral.api.disconnect import receive_nothing, run_for_client
 from corral.api.durable import DurableWork
-from corral.api.durable_request import begin_work
-from corral.api.followed_stream import detach, receive_nothing
+from corral.api.followed_stream import detach
 from corral.api.json_encode import PIECE_BYTES, cut_pieces, encode_rows
 from corral.api.piece_response import respond_json
 from corral.api.pools import Pools
 from corral.api.prepare import PreparedCompletion
 from corral.api.render.openai import OpenAIAnswer
-from corral.api.schema.completion import GenerationFields
+from corral.api.services import Services
 from corral.api.sse import Comment, Encoded, EventStream
-from corral.api.state import AppState, state_of
 from corral.api.vocab import Vocab
 from corral.core.client import Client
 from corral.core.result import TaskResult
@@ -46,93 +42,73 @@ _COMMENT_S = 1.0  # between two comments
 
 _log = logging.getLogger("corral")
 
-FieldsT = TypeVar("FieldsT", bound=GenerationFields)
 
-
-def check_admission(request: Request) -> None:
-    """Raise if the model cannot generate, or if the queue has no room for one more task of the client."""
-    state = state_of(request)
-    state.model.require_generation()
-    state.admission.check_queue(caller_in(request.scope).client)
-
-
-async def read_body(request: Request, model: type[FieldsT]) -> FieldsT:
-    """Read the body of a generation request, if the queue has room for it."""
-    check_admission(request)
-    body = await parse_body(request, model)
-    begin_work(request, body)
-    return body
-
-
-async def respond(
-    request: Request, prepared: PreparedCompletion, renderer: Renderer, stream: bool
-) -> Response:
+async def respond(call: AnyCall, prepared: PreparedCompletion, renderer: Renderer, stream: bool) -> Response:
     """Run all tasks, and answer; cancel them if the client disconnects."""
-    state, caller = state_of(request), caller_in(request.scope)
-    record, work = caller.record, caller.work
-    queue = state.telemetry.queue
-    choices, at_end = await open_choices(state, record, prepared, keeps_probs=not stream, work=work)
+    services, record, work = call.services, call.record, call.work
+    queue, pools = services.telemetry.queue, services.pools
+    choices, at_end = await open_choices(services, record, prepared, keeps_probs=not stream, work=work)
     with at_end:
         if isinstance(renderer, OpenAIAnswer):
-            at_end.callback(state.live.add_alias(record.client, record.id, renderer.id))
+            at_end.callback(services.live.add_alias(record.client, record.id, renderer.id))
         place = queue.position(*(choice.task.id for choice in choices)) if queue.n_excess() else 0
         if stream:
-            events = _events(state.pools, record.client, choices, renderer, at_end.pop_all(), work)
-            default_s = state.settings.server.sse_ping_s
+            events = _events(pools, record.client, choices, renderer, at_end.pop_all(), work)
+            default_s = services.settings.server.sse_ping_s
             ping_s = default_s if prepared.ping_s is None else prepared.ping_s
             if work is None:
-                return await _stream(request.receive, queue, choices, events, renderer, ping_s)
+                return await _stream(call.caller.disconnect, queue, choices, events, renderer, ping_s)
             responding = _stream(receive_nothing, queue, choices, events, renderer, ping_s, is_exact=True)
             if work.session is not None:
                 work.session.ping_s = max(0, ping_s)
                 return await responding
-            return await detach(request, state.streams, work.id, ping_s, responding)
-        await run_for_client(_finish(choices, work), request.receive)
+            return await detach(record.client, services.streams, work.id, ping_s, responding)
+        await run_for_client(_finish(choices, work), call.caller.disconnect)
     waited_s = max(task.queue_s for task in record.tasks)
     n_bytes = sum(map(choice_bytes, choices))
     headers = queue_headers(place, waited_s) if place else None
-    return await respond_json(state.pools, record, lambda: renderer.answer(choices), n_bytes, headers)
+    return await respond_json(pools, record, lambda: renderer.answer(choices), n_bytes, headers)
 
 
-async def run_whole(request: Request, prepared: PreparedCompletion) -> list[Choice]:
+async def run_whole(call: AnyCall, prepared: PreparedCompletion) -> list[Choice]:
     """Run all tasks to their end; cancel them if the client disconnects."""
-    choices, at_end = await open_choices(state_of(request), caller_in(request.scope).record, prepared)
+    choices, at_end = await open_choices(call.services, call.record, prepared)
     with at_end:
-        await run_for_client(_finish(choices), request.receive)
+        await run_for_client(_finish(choices), call.caller.disconnect)
     return choices
 
 
 async def open_choices(
-    state: AppState,
+    services: Services,
     record: RequestRecord,
     prepared: PreparedCompletion,
     keeps_probs: bool = True,
     work: DurableWork | None = None,
 ) -> tuple[list[Choice], contextlib.ExitStack]:
     """Start all tasks; closing the stack ends those that are not done."""
-    queue, max_queue_ms = state.telemetry.queue, prepared.max_queue_ms
+    queue, max_queue_ms = services.telemetry.queue, prepared.max_queue_ms
     at_end = contextlib.ExitStack()
     is_admitted = work is not None and work.is_resumed  # by an earlier server
     if is_admitted:
         max_queue_ms = -1
     else:
-        state.admission.check_queue(record.client, len(prepared.tasks), max_queue_ms)
-    places = state.runner.take_places(record.client, [task for task, _ in prepared.tasks], is_admitted)
-    at_end.callback(state.runner.give_back, places)
+        services.admission.check_queue(record.client, len(prepared.tasks), max_queue_ms)
+    places = services.runner.take_places(record.client, [task for task, _ in prepared.tasks], is_admitted)
+    at_end.callback(services.runner.give_back, places)
     with at_end:
         if work is not None:
             prepared = await work.adopt(prepared)
             at_end.callback(work.end)
-        choices = await start_choices(prepared, state.runner, record, places, keeps_probs, work)
+        choices = await start_choices(prepared, services.runner, record, places, keeps_probs, work)
         at_end = at_end.pop_all()
     deadline = watch_deadline(queue, {c.task.id: c.stream for c in choices}, max_queue_ms)
     at_end.callback(_close, choices, deadline)
-    at_end.callback(state.live.add(record.client, record.id, choices, work))
+    at_end.callback(services.live.add(record.client, record.id, choices, work))
     if work is not None and work.is_paused:
-        await state.live.control(record.client, record.id, ControlVerb.PAUSE)
+        await services.live.control(record.client, record.id, ControlVerb.PAUSE)
     _log_tasks(record.id, choices)
-    if state.settings.server.log_prompts:
-        _log_prompts(record.id, choices, state.model.vocab)
+    if services.settings.server.log_prompts:
+        _log_prompts(record.id, choices, services.model.vocab)
         at_end.callback(_log_answers, record.id, choices)
     return choices, at_end
 

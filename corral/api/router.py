@@ -1,6 +1,7 @@
 """Declare routes together with what `/openapi.json` says about them.
 
-An endpoint takes the request and the parameters of its path, and returns a response.
+A route with a body has an endpoint that takes a `Call`, which the server itself can make too; others take
+starlette's request and the services. Both take the parameters of the path, and return a response.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, TypeVar, get_type_hints
 
 from starlette.requests import Request
@@ -17,8 +18,12 @@ from starlette.routing import Match, Route, compile_path
 from starlette.types import Receive, Scope, Send
 from typing_extensions import Required, Unpack
 
+from corral.api.caller import caller_in
 from corral.api.group import ALIASES, Group
+from corral.api.incoming import Incoming, read_call
 from corral.api.policy import Policy
+from corral.api.schema.parse import RequestModel
+from corral.api.services import Services
 
 Endpoint = Callable[..., Awaitable[Response]]
 EndpointT = TypeVar("EndpointT", bound=Endpoint)
@@ -53,13 +58,17 @@ class ApiRoute(Route):
         operation: Operation | None,
         policy: Policy,
         alias_of: str = "",
+        body: type[RequestModel] | None = None,
+        default: Any = None,
+        needs: Callable[[Services], object] | None = None,
         fits: Callable[[Scope], bool] | None = None,
         responses: Mapping[int | str, Any] | None = None,
         openapi_extra: Mapping[str, Any] | None = None,
     ) -> None:
         """`operation`: None if the route is not described; `alias_of`: the first path of the route;
-        `fits`: what else decides whether a request with this path is for it; `openapi_extra`: more of its
-        description, such as `requestBody`."""
+        `default`: stands for an empty body; `needs`: raises before the body is read if the server cannot
+        answer; `fits`: what else decides whether a request with this path is for it; `openapi_extra`: more of
+        its description, such as `requestBody`."""
         super().__init__(path, endpoint)
         self.method = method
         self.methods = {method}  # HEAD has a middleware
@@ -67,6 +76,9 @@ class ApiRoute(Route):
         self.operation = operation
         self.policy = policy
         self.alias_of = alias_of
+        self.body = body
+        self.default = default
+        self.needs = needs
         self.fits = fits
         self.responses = responses or {}
         self.openapi_extra = openapi_extra or {}
@@ -82,13 +94,26 @@ class ApiRoute(Route):
         """Return a route that is the same but for its endpoint, and is not described."""
         return ApiRoute(self.method, self.path, endpoint, operation=None, policy=self.policy, fits=self.fits)
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] not in (self.methods or ()):
-            await super().handle(scope, receive, send)  # a 405
-            return
+    async def serve(self, services: Services, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request over HTTP."""
         scope["route"] = self
-        response = await self.endpoint(Request(scope, receive, send), **scope["path_params"])
+        request, found = Request(scope, receive, send), scope["path_params"]
+        if self.body is None:
+            response = await self.endpoint(request, services, **found)
+        else:
+            caller = replace(caller_in(scope), disconnect=receive)
+            incoming = Incoming(caller, scope["path"], request.headers, request.stream())
+            response = await self.answer(incoming, services, **found)
         await response(scope, receive, send)
+
+    async def answer(self, incoming: Incoming, services: Services, **found: str) -> Response:
+        """Answer a request with a body; `found`: the parameters of its path."""
+        assert self.body is not None
+        if self.needs is not None:
+            self.needs(services)
+        call = await read_call(incoming, services, self.policy, self.body, self.default)
+        response: Response = await self.endpoint(call, **found)
+        return response
 
     def describe(self) -> dict[str, Any]:
         """Return the operation of the route in OpenAPI's form."""
@@ -129,6 +154,9 @@ class Said(TypedDict, total=False):
 
     operation: Required[Operation | None]
     policy: Required[Policy]
+    body: type[RequestModel]
+    default: Any
+    needs: Callable[[Services], object]
     fits: Callable[[Scope], bool]
     responses: Mapping[int | str, Any]
     openapi_extra: Mapping[str, Any]

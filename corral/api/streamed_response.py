@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from corral.api.disconnect import ClientGone, run_for_client
+from corral.api.disconnect import ClientGone, receive_nothing, run_for_client
 
 UNBUFFERED = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]  # by proxies
 
@@ -30,3 +30,8 @@ class StreamedResponse(Response):
 
     async def _produce(self, send: Send) -> None:
         raise NotImplementedError
+
+
+async def send_all(response: Response, send: Send) -> None:
+    """Send a response to someone who never leaves."""
+    await response({"type": "http"}, receive_nothing, send)

@@ -43,11 +43,11 @@ from corral.api.routes import (
     tools,
     usage,
 )
-from corral.api.state import AppState
-from corral.server import docs
+from corral.api.services import Services
+from corral.server import docs_routes as docs
 from corral.server.access import AccessControl, Keys
 from corral.server.boundary import App
-from corral.server.errors import add_error_handlers
+from corral.server.errors import error_handlers
 from corral.server.head import HeadRequests
 from corral.server.page import open_page, ui_settings
 from corral.server.release import MemoryRelease
@@ -70,7 +70,7 @@ def declared_routes() -> list[ApiRoute]:
 
 
 def create_app(
-    state: AppState,
+    services: Services,
     keys: Keys | None = None,
     first: Sequence[ApiRoute] = (),
     dispatch: Callable[[ASGIApp], ASGIApp] | None = None,
@@ -86,42 +86,41 @@ def create_app(
         from corral.server.vertex import vertex_routes  # few servers run there
 
         routes += vertex_routes(environ, routes, dispatch)
-    app = App(routes=routes)
+    app = App(routes, error_handlers())
     app.router.redirect_slashes = False
-    app.state.api, app.state.models = state, None
+    app.state.services, app.state.models = services, None
     table = app.state.table = RouteTable(routes)
     app.state.metrics = app.state.tracer = None
-    add_error_handlers(app)
-    server = state.settings.server
+    server = services.settings.server
     app.state.ui_settings = ui_settings(server)
     page = open_page(server)
     if page is not None:
         app.router.default = page
-    app.router.middleware_stack = Routing(app.router.middleware_stack, table)  # type: ignore[assignment]
+    app.router.middleware_stack = Routing(app.router.middleware_stack, table, services)  # type: ignore[assignment]
     app.add_middleware(HeadRequests, table=table)
     if dispatch is not None:
         app.add_middleware(dispatch)
-    app.add_middleware(ResumableStreams, sessions=state.streams, table=table)
-    if state.sharing is not None and keys is None:
+    app.add_middleware(ResumableStreams, sessions=services.streams, table=table)
+    if services.sharing is not None and keys is None:
         from corral.server.relay import Relay  # few servers need it
 
-        app.add_middleware(Relay, state=state, sharing=state.sharing, table=table)
-    _add_access_control(app, state, table, keys)
-    _add_monitoring(app, state)
+        app.add_middleware(Relay, services=services, sharing=services.sharing, table=table)
+    _add_access_control(app, services, table, keys)
+    _add_monitoring(app, services)
     return app
 
 
-def _add_monitoring(app: Starlette, state: AppState) -> None:
+def _add_monitoring(app: Starlette, services: Services) -> None:
     """Add the monitor, metrics and traces. The modules are imported only if enabled, since the imports
     are slow."""
-    server, name = state.settings.server, state.model.name
+    server, name = services.settings.server, services.model.name
     facts = ServerFacts(
-        state.settings,
-        state.telemetry,
-        state.engine,
-        state.storage.sessions,
-        state.adapters,
-        lambda tokens: state.model.vocab.detokenize(tokens),
+        services.settings,
+        services.telemetry,
+        services.engine,
+        services.storage.sessions,
+        services.adapters,
+        lambda tokens: services.model.vocab.detokenize(tokens),
     )
     app.state.monitor = Monitor(facts, name)
     if server.metrics:
@@ -136,8 +135,8 @@ def _add_monitoring(app: Starlette, state: AppState) -> None:
     app.state.observers = [each for each in observers if each is not None]
 
 
-def _add_access_control(app: Starlette, state: AppState, table: RouteTable, checked: Keys | None) -> None:
-    server = state.settings.server
+def _add_access_control(app: Starlette, services: Services, table: RouteTable, checked: Keys | None) -> None:
+    server = services.settings.server
     keys = app.state.keys = checked if checked is not None else Keys(server)
     app.state.openapi = cache(lambda: describe(table, bool(keys)))
     if not keys or checked is not None:
@@ -148,4 +147,4 @@ def _add_access_control(app: Starlette, state: AppState, table: RouteTable, chec
         without a key."""
         return server.ui and not table.methods(scope)
 
-    app.add_middleware(AccessControl, keys=keys, limits=state.limits, table=table, is_public=is_public)
+    app.add_middleware(AccessControl, keys=keys, limits=services.limits, table=table, is_public=is_public)

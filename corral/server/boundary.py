@@ -5,24 +5,27 @@ Starlette's own middlewares do the same, with two coroutines for every message o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Handler = Callable[[Request, Exception], Awaitable[Response]]
+Handler = Callable[[Scope, Exception], Response]
 
 
 class App(Starlette):
     """Starlette's application with these boundaries; handlers are found by the class of an exception."""
 
+    def __init__(self, routes: Sequence[BaseRoute], handlers: Mapping[type[Exception], Handler]) -> None:
+        super().__init__(routes=routes)
+        self._handlers = handlers
+
     def build_middleware_stack(self) -> ASGIApp:
-        handlers: dict[Any, Any] = dict(self.exception_handlers)
-        on_bug = handlers.pop(Exception)
-        app: ASGIApp = KnownErrors(self.router.middleware_stack, handlers)
+        known = dict(self._handlers)
+        on_bug = known.pop(Exception)
+        app: ASGIApp = KnownErrors(self.router.middleware_stack, known)
         for factory, args, kwargs in reversed(self.user_middleware):
             app = factory(app, *args, **kwargs)
         return Bugs(app, on_bug)
@@ -51,7 +54,7 @@ class KnownErrors:
                 raise
             if watch.has_started:
                 raise RuntimeError("an error after the response had begun") from error
-            response = await handler(Request(scope, receive, send), error)
+            response = handler(scope, error)
             await response(scope, receive, send)
             error.__traceback__ = None  # some exceptions are raised again
 
@@ -68,7 +71,7 @@ class Bugs:
         try:
             await self._app(scope, receive, watch.send)
         except Exception as error:
-            response = await self._handler(Request(scope), error)
+            response = self._handler(scope, error)
             if not watch.has_started:
                 await response(scope, receive, send)
             raise

@@ -18,7 +18,6 @@ from starlette.applications import Starlette
 
 from corral.api.durable_runner import DurableRunner, start_durable
 from corral.api.engine import Engine
-from corral.api.state import AppState
 from corral.core.client import ANONYMOUS
 from corral.core.result import ModelInfo
 from corral.core.settings import ServerSettings, Settings
@@ -30,6 +29,7 @@ from corral.server.app import create_app
 from corral.server.chat import chat_settings
 from corral.server.defaults import check_tokens, default_guidance, default_params
 from corral.server.record_middleware import RecordMiddleware
+from corral.server.services import open_services
 from corral.server.system_prompt import read_system_prompt, tokenize_system_file
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.live import Monitor
@@ -54,15 +54,17 @@ class Front:
         """Call from any thread. Raises CorralError for invalid options of the server. `tokenizer`: started,
         and closed with the front; so is `renderer` of a server for one model. `hub`: the application of a
         server for many models, which has the keys, and the documents of all models."""
-        shared = hub.state.api if hub is not None else None
-        self.state = AppState(settings, engine, telemetry, default_params(settings), shared)
+        shared = hub.state.services if hub is not None else None
+        self.services = open_services(settings, engine, telemetry, default_params(settings), shared)
         self._is_alone = hub is None
         self._tokenizer, self._renderer = tokenizer, renderer
         self._quick = QuickTokenizer(tokenizer)
-        self.state.admission.rely_on(tokenizer=lambda: tokenizer.is_ready, renderer=lambda: renderer.is_ready)
+        self.services.admission.rely_on(
+            tokenizer=lambda: tokenizer.is_ready, renderer=lambda: renderer.is_ready
+        )
         self._system_text = read_system_prompt(settings.server.system_prompt_file)
         self._durable: DurableRunner | None = None
-        self.app = create_app(self.state, hub.state.keys if hub is not None else None)
+        self.app = create_app(self.services, hub.state.keys if hub is not None else None)
 
     @property
     def keys(self) -> Keys:
@@ -82,14 +84,16 @@ class Front:
     def start(self, connections: Sized) -> None:
         """Start background work; call on the event loop."""
         if self._is_alone:
-            prepare_loop(self.state.settings.server)
-        self.state.telemetry.loop.start(lambda: len(connections) > 0)
+            prepare_loop(self.services.settings.server)
+        self.services.telemetry.loop.start(lambda: len(connections) > 0)
         self.monitor.start()
-        if self.state.batches is not None:
-            self.state.batches.start(RecordMiddleware(self.app, self.observers))
+        if self.services.batches is not None:
+            self.services.batches.start(RecordMiddleware(self.app, self.observers))
         if self._is_alone:
             self._durable = start_durable(
-                self.state, RecordMiddleware(self.app, self.observers), lambda: self.state.admission.is_open
+                self.services,
+                RecordMiddleware(self.app, self.observers),
+                lambda: self.services.admission.is_open,
             )
         if self.app.state.metrics is not None:
             self.app.state.metrics.watch_connections(lambda: len(connections))
@@ -98,47 +102,47 @@ class Front:
     def share(self, address: str) -> None:
         """Serve together with others that have the same storage. Raises CorralError if they cannot know how
         to reach this one."""
-        state = self.state
-        if state.sharing is not None:
-            state.sharing.start(
+        services = self.services
+        if services.sharing is not None:
+            services.sharing.start(
                 address,
-                state.batches,
+                services.batches,
                 self._durable,
-                state.telemetry.ledger,
-                lambda: state.admission.is_open,
+                services.telemetry.ledger,
+                lambda: services.admission.is_open,
             )
 
     def read_vocabulary(self, path: str) -> Vocab:
         """Read the vocabulary; call from any thread, and only after the engine process has loaded the
         file."""
-        vocab = self._tokenizer.open(VocabFile(path, self.state.settings.engine.overrides))
+        vocab = self._tokenizer.open(VocabFile(path, self.services.settings.engine.overrides))
         vocab.tokenize_soon = self._quick.tokenize_all
         return vocab
 
     async def open(self, info: ModelInfo, vocab: Vocab, path: str) -> None:
         """Serve the model once the engine is ready. `path`: as in the options, or where the file was
         downloaded to."""
-        state, settings = self.state, self.state.settings
-        server, defaults = settings.server, state.defaults
+        services, settings = self.services, self.services.settings
+        server, defaults = settings.server, services.defaults
         chat = await asyncio.to_thread(
             chat_settings, server, vocab.chat_templates, vocab, self._renderer.template
         )
         check_tokens(defaults.params.sampling, info.n_vocab)
-        state.adapters.open(info.adapters, settings.engine.lora, not server.lora_init_without_apply)
+        services.adapters.open(info.adapters, settings.engine.lora, not server.lora_init_without_apply)
         if info.can_generate:
             defaults.guide(await asyncio.to_thread(default_guidance, server, vocab, info.n_ctx))
             if defaults.params.constraint or defaults.params.guidance:
                 # Only the engine can check a grammar and whether guidance fits.
-                await state.runner.evaluate([0], defaults.params)
+                await services.runner.evaluate([0], defaults.params)
             if self._system_text is not None:
-                system = await state.pools.run_prompt(
+                system = await services.pools.run_prompt(
                     ANONYMOUS, tokenize_system_file, self._system_text, vocab, info.n_ctx
                 )
                 params = msgspec.structs.replace(defaults.params, constraint=None)
                 # Evaluated once, it is cached for all slots.
-                await state.runner.evaluate(list(system.tokens), system.within(params))
+                await services.runner.evaluate(list(system.tokens), system.within(params))
                 defaults.system_prompt = system
-        state.model.open(path, vocab, chat, vocab.chat_templates.get("rerank", ""))
+        services.model.open(path, vocab, chat, vocab.chat_templates.get("rerank", ""))
         gc.collect()
         gc.freeze()  # nothing of this becomes garbage: scanning it would pause the event loop
 
@@ -151,24 +155,24 @@ class Front:
         await asyncio.to_thread(self._tokenizer.close)
         if self._is_alone:
             await asyncio.to_thread(self._renderer.close)
-        sharing = self.state.sharing if self._is_alone else None
+        sharing = self.services.sharing if self._is_alone else None
         if self._is_alone:
             if sharing is not None:
                 await sharing.stop()
-            if self.state.journal is not None:
-                self.state.journal.stop()
+            if self.services.journal is not None:
+                self.services.journal.stop()
             if self._durable is not None:
                 await self._durable.close()
-            if self.state.batches is not None:
-                await self.state.batches.close()
-            await self.state.streams.close()
-            if self.state.mcp is not None:
-                await self.state.mcp.close()
-            await self.state.responses.close()
-            if self.state.journal is not None:
-                await self.state.journal.close()
-            await self.state.telemetry.ledger.close()
-        await self.state.storage.sessions.close()
+            if self.services.batches is not None:
+                await self.services.batches.close()
+            await self.services.streams.close()
+            if self.services.mcp is not None:
+                await self.services.mcp.close()
+            await self.services.responses.close()
+            if self.services.journal is not None:
+                await self.services.journal.close()
+            await self.services.telemetry.ledger.close()
+        await self.services.storage.sessions.close()
         if self.app.state.tracer is not None:
             await asyncio.to_thread(self.app.state.tracer.close)
         if sharing is not None:

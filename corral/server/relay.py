@@ -22,8 +22,8 @@ from corral.api.policy import Live
 from corral.api.route_table import RouteTable
 from corral.api.router import ApiRoute
 from corral.api.routes import stream
+from corral.api.services import Services
 from corral.api.sharing import Sharing
-from corral.api.state import AppState
 from corral.core.errors import CorralError, Unavailable
 from corral.server.request_name import ReadBody, find_name, query_of, read_body
 from corral.server.resumable import begun_stream, resumed_stream
@@ -36,10 +36,10 @@ _TRIES = 2
 class Relay:
     """ASGI middleware, after access control."""
 
-    def __init__(self, app: ASGIApp, state: AppState, sharing: Sharing, table: RouteTable) -> None:
+    def __init__(self, app: ASGIApp, services: Services, sharing: Sharing, table: RouteTable) -> None:
         self._app = app
         self._table = table
-        self._state = state
+        self._services = services
         self._sharing = sharing
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -79,7 +79,7 @@ class Relay:
             return receive, False
         if not resumed and route.policy.live is None:
             return receive, False
-        body = await read_body(receive, self._state.settings.server.max_body_mib)
+        body = await read_body(receive, self._services.settings.server.max_body_mib)
         live = LiveId("stream", resumed) if resumed else _live_id(route, scope, body)
         for i in range(_TRIES):
             if live is None or not await self._is_elsewhere(scope, live):
@@ -108,37 +108,37 @@ class Relay:
         await send({"type": "http.response.body", "body": b""})
 
     def _is_here(self, scope: Scope, live: LiveId) -> bool:
-        client, state = caller_in(scope).client, self._state
+        client, services = caller_in(scope).client, self._services
         if live.kind == "stream":
-            return state.streams.find(client.id, live.id) is not None
+            return services.streams.find(client.id, live.id) is not None
         if live.kind == "answer":
-            return any(each.live.find(client, live.id) is not None for each in self._states(scope))
+            return any(each.live.find(client, live.id) is not None for each in self._all_services(scope))
         if live.kind == "response":
-            return isinstance(state.responses, SharedArchive) and state.responses.has(client, live.id)
-        return state.batches is not None and state.batches.find(client.id, live.id) is not None
+            return isinstance(services.responses, SharedArchive) and services.responses.has(client, live.id)
+        return services.batches is not None and services.batches.find(client.id, live.id) is not None
 
     async def _is_elsewhere(self, scope: Scope, live: LiveId) -> bool:
         """Whether another server may have it."""
         if self._is_here(scope, live):
             return False
-        client, state = caller_in(scope).client, self._state
+        client, services = caller_in(scope).client, self._services
         if live.kind == "response":
-            archive = state.responses
+            archive = services.responses
             return isinstance(archive, SharedArchive) and await archive.is_unfinished(client, live.id)
         if live.kind == "batch":
-            return state.batches is not None and await state.batches.is_unfinished(client.id, live.id)
+            return services.batches is not None and await services.batches.is_unfinished(client.id, live.id)
         return True
 
-    def _states(self, scope: Scope) -> Iterable[AppState]:
-        """The states that have answers: those of all models."""
+    def _all_services(self, scope: Scope) -> Iterable[Services]:
+        """Those that have answers: those of all models."""
         registry = getattr(scope["app"].state, "registry", None)
         if registry is None:
-            return [self._state]
-        return [model.front.state for model in registry.models.values() if model.front is not None]
+            return [self._services]
+        return [model.front.services for model in registry.models.values() if model.front is not None]
 
     def _settled(self, scope: Scope, send: Send) -> Send:
         """Send nothing before all that it says is on disk, where other servers find it."""
-        store = self._state.storage.documents
+        store = self._services.storage.documents
         if not isinstance(store, SharedDocumentStore):
             return send
 

@@ -133,7 +133,7 @@ class _Life:
         front = await building
         front.start(self._server.connections)
         self._middleware.add_observers(*front.observers)
-        self._drain.join(front.state.admission.drain, front.monitor.close)
+        self._drain.join(front.services.admission.drain, front.monitor.close)
         self._server.keys = front.keys
         self._edge.application = front.app
         self._loading_app.open(front.app)

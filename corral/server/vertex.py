@@ -19,13 +19,15 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
 from corral.api.batch.call import Answer, Receive
-from corral.api.body import JsonResponse, parse_body
+from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS, render_error
 from corral.api.policy import Follow, Policy, for_server
 from corral.api.router import ApiRoute
 from corral.api.routes import status
+from corral.api.routes.read_model import read_model
 from corral.api.schema.parse import RequestModel
+from corral.api.services import Services
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.key_role import Permission
 
@@ -68,8 +70,8 @@ def vertex_routes(
         stack = app.router.middleware_stack
         return dispatch(stack) if dispatch is not None else stack
 
-    async def predict(request: Request) -> Response:
-        instances = (await parse_body(request, PredictRequest)).instances
+    async def predict(request: Request, services: Services) -> Response:
+        instances = (await read_model(request, services, PredictRequest)).instances
         running = (_predict(router(request.app), request.scope, formats, each) for each in instances)
         return JsonResponse({"predictions": list(await asyncio.gather(*running))})
 

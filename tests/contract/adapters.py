@@ -30,6 +30,6 @@ def adapted_server(*scales: float, applies: bool = True, encoder=None, **options
     backend.vocab.fim = FimTokens(PRE, SUF, MID)
     server = Server(backend, **options)
     files = [ScaledFile(path, scale) for path, scale in zip(PATHS, scales, strict=False)]
-    server.state.adapters.open(load_adapters(backend.adapters, files), files, applies)
+    server.services.adapters.open(load_adapters(backend.adapters, files), files, applies)
     server.engine._n_adapters = len(files)
     return server

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from corral.core.fim import FimTokens
+from corral.core.settings import EngineSettings, ServerSettings, Settings
 from tests.contract.inline import Server
 from tests.unit.fake import LETTERS, FakeBackend
 
@@ -16,6 +15,5 @@ N_CTX = 1024
 def infill_server(fim: FimTokens = FIM, n_ctx: int = N_CTX, n_batch: int = 256, **options) -> Server:
     backend = FakeBackend(n_ctx=n_ctx)
     backend.vocab.fim = fim
-    server = Server(backend, **options)
-    server.state.prepare = replace(server.state.prepare, n_batch=n_batch)
-    return server
+    engine = EngineSettings(model="fake.gguf", n_batch=n_batch)
+    return Server(backend, settings=Settings(engine=engine, server=ServerSettings(**options)))

@@ -14,7 +14,6 @@ import msgspec
 
 from corral.api.dialects.error_shape import ErrorShape
 from corral.api.router import ApiRoute
-from corral.api.state import AppState
 from corral.chat.jinja_template import ChatTemplate
 from corral.core.errors import CorralError
 from corral.core.media_item import MediaItem
@@ -53,6 +52,7 @@ from corral.server.app import create_app
 from corral.server.chat import chat_settings
 from corral.server.defaults import default_params
 from corral.server.record_middleware import RecordMiddleware
+from corral.server.services import open_services
 from corral.telemetry.dispatcher import Telemetry
 from tests.unit.fake import FakeBackend
 
@@ -226,12 +226,12 @@ class Server:
             settings = Settings(engine=EngineSettings(model="fake.gguf"), server=ServerSettings(**server))
         self.backend = backend or FakeBackend()
         self.engine = InlineEngine(self.backend, settings.engine)
-        self.state = AppState(settings, self.engine, self.engine.telemetry, default_params(settings))
+        self.services = open_services(settings, self.engine, self.engine.telemetry, default_params(settings))
         if is_open:
             vocab = self.backend.vocab
             chat = chat_settings(settings.server, {}, vocab, _compile)
-            self.state.model.open(settings.engine.model, vocab, chat)
-        self.app = create_app(self.state, first=first, environ=environ or {})
+            self.services.model.open(settings.engine.model, vocab, chat)
+        self.app = create_app(self.services, first=first, environ=environ or {})
         if not is_watched:
             self.app.state.monitor.close()  # this client waits for the end of an answer, and that has none
         middleware = RecordMiddleware(self.app, self.app.state.observers)

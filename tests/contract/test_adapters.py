@@ -101,7 +101,7 @@ async def test_adapters_may_begin_without_effect():
 async def test_an_adapter_that_the_engine_could_not_load_ends_the_start():
     infos, files = [AdapterInfo(0, "a.gguf", error="it is empty")], [ScaledFile("a.gguf")]
     with pytest.raises(CorralError, match=r"--lora a\.gguf"):
-        Server().state.adapters.open(infos, files, True)
+        Server().services.adapters.open(infos, files, True)
 
 
 @pytest.mark.parametrize("body", [None, []])
@@ -507,7 +507,7 @@ async def test_there_is_an_end_to_adapters(directory):
     server = adapted_server(lora_dir=str(directory))
     for i in range(MAX_ADAPTERS):
         (directory / f"{i}.gguf").write_bytes(b"GGUF")
-        await server.state.adapters.load(str(i), 1.0)
+        await server.services.adapters.load(str(i), 1.0)
     error = await post(server, "/lora-adapters/load", 409, json={"name": "poem"})
     assert str(MAX_ADAPTERS) in error["message"]
     body = [{"id": id, "scale": 0.5} for id in range(MAX_ADAPTERS)]

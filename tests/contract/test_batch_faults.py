@@ -28,8 +28,8 @@ def line(id: str, **body: Any) -> str:
 
 async def start(server: Server, text: str) -> str:
     pytest.importorskip("python_multipart")
-    assert server.state.batches is not None
-    server.state.batches.start(RecordMiddleware(server.app, []))
+    assert server.services.batches is not None
+    server.services.batches.start(RecordMiddleware(server.app, []))
     form: dict[str, Any] = {"files": {"file": ("in.jsonl", text)}, "data": {"purpose": "batch"}}
     file = (await server.http.post("/v1/files", **form)).json()
     body = {"input_file_id": file["id"], "endpoint": COMPLETIONS}
@@ -46,7 +46,7 @@ async def finish(server: Server, id: str) -> dict:
 
 async def test_a_full_disk_pauses_a_batch(tmp_path, monkeypatch, caplog):
     server = Server(batches_path=str(tmp_path))
-    store, write, n_failed = server.state.storage.batches, BatchStore.add_results, 0
+    store, write, n_failed = server.services.storage.batches, BatchStore.add_results, 0
 
     def fail_first(self: BatchStore, id: str, results: Any) -> None:
         nonlocal n_failed
@@ -61,22 +61,24 @@ async def test_a_full_disk_pauses_a_batch(tmp_path, monkeypatch, caplog):
     batch = await finish(server, await start(server, line("a") + line("b")))
     assert (batch["status"], batch["request_counts"]["completed"]) == ("completed", 2)
     assert "batches wait" in caplog.text
-    assert server.state.batches is not None
-    await server.state.batches.close()
+    assert server.services.batches is not None
+    await server.services.batches.close()
 
 
 async def test_lines_wait_while_the_engine_is_gone(tmp_path, monkeypatch):
     monkeypatch.setattr(runner_module, "_RETRY_S", 0.0)
     server = Server(batches_path=str(tmp_path))
-    server.state.admission.drain()
+    server.services.admission.drain()
     id = await start(server, line("a"))
-    await wait_until_async(lambda: server.state.batches is not None and server.state.batches.find("", id))
+    await wait_until_async(
+        lambda: server.services.batches is not None and server.services.batches.find("", id)
+    )
     await asyncio.sleep(0)
     assert not server.engine.submitted
-    server.state.admission._is_draining = False
+    server.services.admission._is_draining = False
     assert (await finish(server, id))["request_counts"]["completed"] == 1
-    assert server.state.batches is not None
-    await server.state.batches.close()
+    assert server.services.batches is not None
+    await server.services.batches.close()
 
 
 async def test_a_file_in_use_is_not_deleted(tmp_path):
@@ -89,8 +91,8 @@ async def test_a_file_in_use_is_not_deleted(tmp_path):
     server.engine.is_paused = False
     await finish(server, id)
     assert (await server.http.delete(path)).json()["deleted"]
-    assert server.state.batches is not None
-    await server.state.batches.close()
+    assert server.services.batches is not None
+    await server.services.batches.close()
 
 
 def test_lines_with_a_common_prefix_are_neighbours(tmp_path):
@@ -149,8 +151,8 @@ async def test_a_directory_that_was_removed_is_made_again(tmp_path):
         assert (await server.http.get(gone)).status_code == 404, gone
     batch = await finish(server, await start(server, line("b")))
     assert batch["request_counts"]["completed"] == 1
-    assert server.state.batches is not None
-    await server.state.batches.close()
+    assert server.services.batches is not None
+    await server.services.batches.close()
     again = Server(batches_path=str(path))
     results = await again.http.get(f"/v1/files/{batch['output_file_id']}/content")
     assert json.loads(results.text)["custom_id"] == "b"

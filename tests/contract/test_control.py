@@ -154,13 +154,13 @@ async def test_an_answers_own_id_works(server):
     server.say("a" * 500)
     response = asyncio.ensure_future(server.http.post(CHAT, json={"messages": HELLO, "n": 2}))
     server.engine.is_paused = True
-    while len(server.state.live._live) < 2:
+    while len(server.services.live._live) < 2:
         await asyncio.sleep(0)
-    (id,) = [id for _, id in server.state.live._live if id.startswith("chatcmpl")]
+    (id,) = [id for _, id in server.services.live._live if id.startswith("chatcmpl")]
     assert (await post(server, CONTROL, json={"id": id, "action": "stop"}))["success"]
     server.engine.is_paused = False
     assert [c["finish_reason"] for c in (await response).json()["choices"]] == ["stop", "stop"]
-    assert not server.state.live._live
+    assert not server.services.live._live
 
 
 @pytest.mark.parametrize("body", [{}, {"id": "x"}, {"id": "", "action": "stop"}, {"id": "x", "action": "y"}])

@@ -49,17 +49,17 @@ def timeless(content: bytes) -> bytes:
 async def continued(folder: Path, **settings: Any) -> AsyncIterator[Server]:
     """A server that finds this journal."""
     server = Server(journal=str(folder), chat_template="chatml", **settings)
-    runner = start_durable(server.state, RecordMiddleware(server.app, []), lambda: True)
+    runner = start_durable(server.services, RecordMiddleware(server.app, []), lambda: True)
     assert runner is not None
     try:
         yield server
     finally:
-        assert server.state.journal is not None
-        server.state.journal.stop()
+        assert server.services.journal is not None
+        server.services.journal.stop()
         await runner.close()
-        await server.state.streams.close()
-        await server.state.responses.close()
-        await server.state.journal.close()
+        await server.services.streams.close()
+        await server.services.responses.close()
+        await server.services.journal.close()
 
 
 def n_recorded(folder: Path) -> int:
@@ -190,16 +190,16 @@ async def test_what_an_earlier_server_admitted_continues_at_the_limit_and_counts
     key = {"x-api-key": "a"}
     async with continued(tmp_path / "journal", **options) as server:
         kept, answer = await copy_midway(server, tmp_path, "/completion", BODY, **key)
-        await server.state.telemetry.ledger.close()
+        await server.services.telemetry.ledger.close()
     async with continued(kept, **options) as server:
-        (id,) = {session.id for session in server.state.streams._sessions.values()}
+        (id,) = {session.id for session in server.services.streams._sessions.values()}
         response = await server.http.get("/v1/stream", params={"conv_id": id}, headers=key)
         assert timeless(response.content) == timeless(answer)
         assert server.engine.submitted
         n = len(server.engine.submitted)
         assert (await server.http.post("/completion", json=BODY, headers=key)).status_code == 429
         assert len(server.engine.submitted) == n
-        await server.state.telemetry.ledger.close()
+        await server.services.telemetry.ledger.close()
 
 
 async def test_a_request_of_a_former_version_continues(server, tmp_path):
@@ -272,7 +272,7 @@ async def test_what_is_stopped_does_not_continue(server, tmp_path):
     await wait_until_async(lambda: n_recorded(tmp_path / "journal") >= 8)
     await server.http.delete("/v1/stream", params={"conv_id": "tea"})
     await asyncio.gather(asking, return_exceptions=True)
-    await server.state.journal.run(lambda: None)
+    await server.services.journal.run(lambda: None)
     kept = shutil.copytree(tmp_path / "journal", tmp_path / "killed")
     async with continued(kept) as other:
         assert (await other.http.get("/v1/stream", params={"conv_id": "tea"})).status_code == 404
@@ -290,8 +290,8 @@ async def test_a_conversation_gets_the_items_of_a_restored_response_once(tmp_pat
         assert answered.status_code == 200, answered.text
         before = (await server.http.get(place)).json()["data"]
         assert len(before) == 2
-        assert server.state.journal is not None
-        await server.state.journal.run(lambda: None)  # all is written
+        assert server.services.journal is not None
+        await server.services.journal.run(lambda: None)  # all is written
         kept = shutil.copytree(tmp_path / "journal", tmp_path / "kept")
     async with continued(kept, **stored) as again:
         stream = answered.headers["x-conversation-id"]

@@ -42,7 +42,7 @@ class Running:
 
     async def say(self, n: int) -> str:
         """Generate until the client has `n` characters."""
-        live = self.server.state.live.find(self.client, self.id)
+        live = self.server.services.live.find(self.client, self.id)
         assert live is not None
         while len(live.choices[0].text) < n:
             await step(self.server, lambda: len(live.choices[0].text))
@@ -50,7 +50,7 @@ class Running:
 
     @property
     def client(self):
-        (key,) = {owner for owner, _ in self.server.state.live._live}
+        (key,) = {owner for owner, _ in self.server.services.live._live}
         return type("Owner", (), {"id": key})()
 
     async def control(self, action: str, **more: Any) -> Any:
@@ -74,16 +74,16 @@ def events(stream: str) -> list[dict[str, Any]]:
 async def journaled(folder: Path, script: str) -> AsyncIterator[ScriptedServer]:
     server = ScriptedServer(journal=str(folder))
     server.say(script)
-    runner = start_durable(server.state, RecordMiddleware(server.app, []), lambda: True)
+    runner = start_durable(server.services, RecordMiddleware(server.app, []), lambda: True)
     assert runner is not None
-    assert server.state.journal is not None
+    assert server.services.journal is not None
     try:
         yield server
     finally:
-        server.state.journal.stop()
+        server.services.journal.stop()
         await runner.close()
-        await server.state.streams.close()
-        await server.state.journal.close()
+        await server.services.streams.close()
+        await server.services.journal.close()
 
 
 async def test_an_answer_that_a_former_version_rewrote_continues(tmp_path):
@@ -91,8 +91,8 @@ async def test_an_answer_that_a_former_version_rewrote_continues(tmp_path):
     (tmp_path / "journal").mkdir()
     async with journaled(tmp_path / "journal", "the first words") as server, Running(server) as running:
         await running.say(9)
-        (stream,) = server.state.streams._sessions.values()
-        await server.state.journal.run(lambda: None)  # all is written
+        (stream,) = server.services.streams._sessions.values()
+        await server.services.journal.run(lambda: None)  # all is written
         killed = shutil.copytree(tmp_path / "journal", tmp_path / "killed")
         text, vocab = "the last", server.backend.vocab
         edited = ["edited", -1, vocab.tokenize(text, False, False), text]
@@ -116,16 +116,16 @@ async def test_another_server_knows_the_limit_and_the_pause(tmp_path):
         await running.say(4)
         assert (await running.control("limit", n_predict=12))["success"]
         assert (await running.control("pause"))["success"]
-        (stream,) = server.state.streams._sessions.values()
-        await server.state.journal.run(lambda: None)  # all is written
+        (stream,) = server.services.streams._sessions.values()
+        await server.services.journal.run(lambda: None)  # all is written
         killed = shutil.copytree(tmp_path / "journal", tmp_path / "killed")
         assert (await running.control("stop"))["success"]
     async with journaled(killed, "b" * 50) as again:
-        await wait_until_async(lambda: bool(again.state.live._live))
-        (live,) = set(again.state.live._live.values())
+        await wait_until_async(lambda: bool(again.services.live._live))
+        (live,) = set(again.services.live._live.values())
         await wait_until_async(lambda: live.timer is not None and again.engine.is_waiting)
         assert live.choices[0].done is None
-        ((_, id),) = again.state.live._live
+        ((_, id),) = again.services.live._live
         resume = {"id": id, "action": "resume"}
         assert (await post(again, CONTROL, json=resume))["success"]
         followed = await again.http.get("/v1/stream", params={"conv_id": stream.id})

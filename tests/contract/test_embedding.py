@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import random
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -391,8 +390,8 @@ async def test_a_text_that_is_cut_before_it_is_tokenized_was_cut(server):
 
 
 def bounded(server: Server, n_numbers: int) -> Server:
-    prepare = replace(server.state.prepare, max_response_bytes=n_numbers * FLOAT_CHARS)
-    server.state.prepare = prepare
+    # No option is as small.
+    object.__setattr__(server.services.prepare, "max_response_bytes", n_numbers * FLOAT_CHARS)
     return server
 
 
@@ -470,7 +469,7 @@ def refit(server: Server, **changes) -> None:
     """As if another model had been loaded."""
     info = server.engine.info
     encoder = {name: changes.pop(name) for name in list(changes) if hasattr(info.encoder, name)}
-    engine: Any = server.state.engine
+    engine: Any = server.services.engine
     engine.info = msgspec.structs.replace(
         info, **changes, encoder=msgspec.structs.replace(info.encoder, **encoder)
     )
@@ -585,7 +584,7 @@ async def test_only_a_model_that_ranks_reranks(server, path):
 
 async def test_a_template_is_filled_in_in_one_pass():
     server = ranking_server()
-    server.state.model.rerank_template = "Q:{query} D:{document}"
+    server.services.model.rerank_template = "Q:{query} D:{document}"
     await post(server, "/rerank", query="a{document}", documents=["b{query}", "c"])
     texts = [server.backend.vocab.detokenize(tokens) for tokens in evaluated(server)]
     assert sorted(texts) == sorted(["Q:a document  D:b query ", "Q:a document  D:c"]), (
@@ -596,7 +595,7 @@ async def test_a_template_is_filled_in_in_one_pass():
 @pytest.mark.parametrize("template", ["", "Q:{query} D:{document}!"])
 async def test_documents_that_are_too_long_are_cut_on_request(template):
     server = ranking_server(n_batch=512)
-    server.state.model.rerank_template = template
+    server.services.model.rerank_template = template
     body = {"query": "ab", "documents": ["c", "d" * 300]}
     error = await refused(server, "/rerank", **body)
     around = len(template.replace("{query}", "ab").replace("{document}", "")) if template else 4
@@ -621,7 +620,7 @@ async def test_documents_that_are_too_long_are_cut_on_request(template):
 @pytest.mark.parametrize("n", [N_MOST, 100_000])
 async def test_a_query_is_never_cut(template, n):
     server = ranking_server()
-    server.state.model.rerank_template = template
+    server.services.model.rerank_template = template
     error = await refused(server, "/rerank", query="a" * n, documents=["b"], truncate=True)
     assert error["param"] == "query"
 

@@ -132,7 +132,7 @@ def make_server(path: str, folder) -> Server:
     backend = FakeBackend(encoder=encoder)
     backend.vocab.fim = FimTokens(PRE, SUF, MID)
     server = Server(backend, slots=True, slot_save_path=str(folder), lora_dir=str(folder))
-    server.state.responses.keep_conversation(ANONYMOUS, Conversation({}, CONVERSATION))
+    server.services.responses.keep_conversation(ANONYMOUS, Conversation({}, CONVERSATION))
     return server
 
 

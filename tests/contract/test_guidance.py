@@ -41,8 +41,8 @@ class Stall(Server):
         backend = WideBackend(n_seq=n_seq, n_ctx=N_CTX)
         backend.vocab.fim = FimTokens(60, 61, 62)
         super().__init__(backend, **options)
-        server = self.state.settings.server
-        self.state.defaults.guide(default_guidance(server, backend.vocab, N_CTX))
+        server = self.services.settings.server
+        self.services.defaults.guide(default_guidance(server, backend.vocab, N_CTX))
         self.tasks: list[Any] = self.engine.submitted
 
     @property
@@ -279,7 +279,7 @@ async def test_where_a_request_says_only_one_of_the_two_the_server_says_the_othe
 
 async def test_a_negative_prompt_of_the_server_alone_waits_for_a_scale():
     server = Stall(cfg_negative_prompt=BAD)
-    await server.state.runner.evaluate(tokens_of(PROMPT), server.state.defaults.params)
+    await server.services.runner.evaluate(tokens_of(PROMPT), server.services.defaults.params)
     await server.post()
     assert server.guidance is None
     assert len(server.engine._engine._scheduler.slots) == 2

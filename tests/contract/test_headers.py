@@ -68,8 +68,8 @@ async def test_a_state_is_no_document():
 
 async def test_results_of_a_batch_are_no_document(tmp_path):
     server = Server(batches_path=str(tmp_path))
-    assert server.state.batches is not None
-    server.state.batches.start(RecordMiddleware(server.app, []))
+    assert server.services.batches is not None
+    server.services.batches.start(RecordMiddleware(server.app, []))
     body = {"prompt": "hello", "max_tokens": 1}
     line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
     files = {"file": ("a.jsonl", json.dumps(line).encode())}
@@ -80,4 +80,4 @@ async def test_results_of_a_batch_are_no_document(tmp_path):
         await asyncio.sleep(0)
         batch = (await server.http.get(f"/v1/batches/{batch['id']}")).json()
     assert_sealed(await server.http.get(f"/v1/files/{batch['output_file_id']}/content"))
-    await server.state.batches.close()
+    await server.services.batches.close()

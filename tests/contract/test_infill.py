@@ -98,7 +98,7 @@ async def test_a_system_prompt_precedes_everything(server):
     for one in (answer, again):
         assert one["prompt"] == PROMPT
         assert one["tokens_evaluated"] == len("be kind") + len(PROMPT)
-    assert server.state.defaults.system_prompt.tokens
+    assert server.services.defaults.system_prompt.tokens
     error = await refused(server, **GAP, system_prompt=5)
     assert error["param"] == "system_prompt"
 
@@ -212,7 +212,7 @@ async def test_a_model_without_the_tokens_is_named(body):
 
 
 async def test_a_server_that_only_embeds_does_not_infill(server):
-    server.state.engine.info = msgspec.structs.replace(server.engine.info, can_generate=False)
+    server.services.engine.info = msgspec.structs.replace(server.engine.info, can_generate=False)
     assert "does not support completions" in (await refused(server, 501, **GAP))["message"]
 
 

@@ -142,7 +142,7 @@ async def test_every_generating_route(tmp_path, monkeypatch, id, is_early):
     assert 0 < int(response.headers["retry-after"]) <= 86400
     assert response.headers["x-ratelimit-remaining-tokens"] == "0"
     assert len(server.engine.submitted) == n
-    assert not server.state.limits._taken
+    assert not server.services.limits._taken
 
 
 def urls(route: ApiRoute) -> list[str]:
@@ -174,7 +174,7 @@ async def test_instances_of_vertex_are_counted_one_by_one(server):
     instances = [{"@requestFormat": "completion", **BODY, "n_predict": 8}] * 64
     response = await ask(server, "thrifty", "/predict", instances=instances)
     failed = [each for each in response.json()["predictions"] if "error" in each]
-    used = server.state.telemetry.ledger.entries(0)
+    used = server.services.telemetry.ledger.entries(0)
     assert len(failed) > 20
     assert {each["error"]["code"] for each in failed} == {429}
     assert sum(entry.tokens for entry in used.values()) < 300 + 13, "one may exceed it"
@@ -256,7 +256,7 @@ async def test_running_requests_reserve_the_tokens_that_they_may_use(server):
 
 async def test_a_running_request_cannot_be_given_more_than_the_key_has(server):
     async with occupied(server, "thrifty", n_predict=1), occupied(server, "thrifty", n_predict=200):
-        ids = [id for _, id in server.state.live._live]
+        ids = [id for _, id in server.services.live._live]
         control = {"action": "limit", "n_predict": 300}
         path = "/v1/chat/completions/control"
         statuses = [(await ask(server, "thrifty", path, id=id, **control)).status_code for id in ids]
@@ -289,7 +289,7 @@ async def test_with_many_models_none_is_loaded_for_a_key_without_limits_left(tmp
         return load_model
 
     hub = create_hub(settings, forward)
-    limits = hub.state.api.limits
+    limits = hub.state.services.limits
     (place,) = limits.take(hub.state.keys.find([b"key-busy"]), [[1]])
     http = httpx.AsyncClient(transport=httpx.ASGITransport(hub), base_url="http://corral")
     for path in {path for _, path in GENERATING.values()}:
@@ -304,14 +304,14 @@ async def test_lines_of_batches_wait(server):
     pytest.importorskip("python_multipart")
     await exhaust(server)
     n = len(server.engine.submitted)
-    assert server.state.batches is not None
-    server.state.batches.start(RecordMiddleware(server.app, []))
+    assert server.services.batches is not None
+    server.services.batches.start(RecordMiddleware(server.app, []))
     text = json.dumps({"custom_id": "a", "body": {"prompt": "a b", "max_tokens": 4}})
     form: dict[str, Any] = {"files": {"file": ("in.jsonl", text)}, "data": {"purpose": "batch"}}
     file = (await server.http.post("/v1/files", headers=as_key("full"), **form)).json()
     body = {"input_file_id": file["id"], "endpoint": "/v1/completions"}
     refused = asyncio.Event()
-    take = server.state.limits.take
+    take = server.services.limits.take
 
     def note(*args: Any) -> Any:
         try:
@@ -320,8 +320,8 @@ async def test_lines_of_batches_wait(server):
             refused.set()
             raise
 
-    server.state.limits.take = note
+    server.services.limits.take = note
     assert (await ask(server, "full", "/v1/batches", **body)).status_code == 200
     await asyncio.wait_for(refused.wait(), 60)
     assert len(server.engine.submitted) == n
-    await server.state.batches.close()
+    await server.services.batches.close()

@@ -168,13 +168,13 @@ async def test_other_dialects_read_long_bodies_in_the_shared_threads(route, monk
     server = Server(n_threads_http=4)
     asked = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 3, "stream": False}
     names = []
-    run_text = server.state.pools.run_text
+    run_text = server.services.pools.run_text
 
     async def run(client, function, *args):
         names.append(function.__name__)
         return await run_text(client, function, *args)
 
-    monkeypatch.setattr(server.state.pools, "run_text", run)
+    monkeypatch.setattr(server.services.pools, "run_text", run)
     short = orjson.dumps(asked)
     for body in (short, short[:-1] + b" " * (2 * SLICE_BYTES) + b"}"):
         response = await server.http.post(route, content=body)

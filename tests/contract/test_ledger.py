@@ -82,7 +82,7 @@ async def test_tokens_of_a_day_are_limited_across_restarts(keys, tmp_path):
     assert 0 < int(response.headers["retry-after"]) <= 86400
     before = (await usage(server, "amy"))["data"]
     assert before[0]["refused"] == 1
-    await server.state.telemetry.ledger.close()
+    await server.services.telemetry.ledger.close()
     server = Server(**options)
     assert (await usage(server, "amy"))["data"] == before
     response = await ask(server, "amy", "/v1/messages", max_tokens=4)
@@ -113,7 +113,7 @@ async def test_requests_at_a_time_are_limited(keys):
 
 async def test_a_full_disk_costs_a_warning(keys, tmp_path, monkeypatch, caplog):
     server = Server(api_key_file=keys, ledger=str(tmp_path / "ledger"))
-    ledger = server.state.telemetry.ledger
+    ledger = server.services.telemetry.ledger
     monkeypatch.setattr(ledger_module, "_FLUSH_S", 0.0)
 
     def fail(_rows: object) -> None:

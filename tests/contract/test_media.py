@@ -16,11 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from corral.api.call import Call
+from corral.api.caller import Caller
 from corral.core.fim import FimTokens
 from corral.core.media_item import MediaKind
 from corral.core.task import Embed
 from corral.media import intake
 from corral.media.collect import MAX_MEDIA
+from corral.telemetry.record import RequestRecord
 from tests.contract.inline import SECONDS, Server, post
 from tests.tools.pictures import data_uri, noise, png, solid
 from tests.unit.fake import FakeBackend, FakeEncoder
@@ -462,23 +465,14 @@ async def test_many_uris_are_told_briefly():
 
 
 async def test_no_mark_can_be_guessed(server):
-    seen = set()
+    seen, call = set(), Call(Caller(RequestRecord()), server.services, None, n_bytes=10)
     for _ in range(3):
-        body, media, _ = await server.state.prepare.load_media(
-            _Request(), lambda c: c.add(MediaKind.IMAGE, data_uri(DOT), True, "x")
+        body, media, _ = await server.services.prepare.load_media(
+            call, lambda c: c.add(MediaKind.IMAGE, data_uri(DOT), True, "x")
         )
         assert media is not None
         seen.add(body)
     assert len(seen) == 3
-
-
-class _Request:
-    headers = {"content-length": "10"}
-    scope: dict = {}
-
-    async def receive(self) -> dict:
-        await asyncio.Event().wait()
-        return {}
 
 
 # --- what is refused, and what is said

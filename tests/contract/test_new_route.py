@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
+from corral.api.call import Call
+from corral.api.dialect import AsSent, Dialect, Ready, as_sent, run_dialect
 from corral.api.dialects.error_shape import MESSAGES_ERRORS
-from corral.api.openapi import answers, body_of, shape
+from corral.api.openapi import answers, shape
 from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded
 from corral.api.prepare import prepare_completion
 from corral.api.render.completion import NativeRenderer
-from corral.api.respond import read_body, respond
 from corral.api.router import Operation, Router
 from corral.api.schema.completion import CompletionRequest
-from corral.api.state import state_of
 from corral.core.errors import Unauthorized
 from corral.core.key_role import Permission
 from corral.server.record_middleware import RecordMiddleware
@@ -42,15 +41,17 @@ KEYS = "one,tpd=1:key-one\nmany:key-many\nreader,read-only:key-reader\n"
         settles=False,
         is_batched=True,
     ),
-    openapi_extra=body_of(CompletionRequest),
+    body=CompletionRequest,
     responses=answers(shape(content="string"), 501),
 )
-async def create(request: Request) -> Response:
+async def create(call: Call[CompletionRequest]) -> Response:
     """Complete a prompt anew."""
-    state = state_of(request)
-    body = await read_body(request, CompletionRequest)
-    prepared = await prepare_completion(request, body, state.prepare)
-    return await respond(request, prepared, NativeRenderer(state.model.render_context, body, prepared), False)
+    return await run_dialect(call, Dialect(as_sent, _prepare))
+
+
+async def _prepare(call: Call[CompletionRequest], _: AsSent) -> Ready:
+    prepared = await prepare_completion(call, call.body)
+    return prepared, NativeRenderer(call.services.model.render_context, call.body, prepared)
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_it_is_described(server):
 async def test_lines_of_a_batch_may_be_for_it(server):
     pytest.importorskip("python_multipart")
     headers = {"authorization": "Bearer key-many"}
-    server.state.batches.start(RecordMiddleware(server.app, []))
+    server.services.batches.start(RecordMiddleware(server.app, []))
     line = {"custom_id": "1", "body": {"prompt": "a", "n_predict": 4, "ignore_eos": True}}
     form: dict[str, Any] = {"files": {"file": ("in.jsonl", json.dumps(line))}, "data": {"purpose": "batch"}}
     file = (await server.http.post("/v1/files", headers=headers, **form)).json()
@@ -110,4 +111,4 @@ async def test_lines_of_a_batch_may_be_for_it(server):
         await asyncio.sleep(0.01)
     results = await server.http.get(f"/v1/files/{batch['output_file_id']}/content", headers=headers)
     assert json.loads(results.text)["response"]["body"]["tokens_predicted"] == 4
-    await server.state.batches.close()
+    await server.services.batches.close()

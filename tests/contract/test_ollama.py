@@ -298,7 +298,7 @@ async def test_vectors():
 async def test_the_digest_is_that_of_the_file(server, tmp_path):
     model = tmp_path / "model.gguf"
     model.write_bytes(b"x" * (3 << 20))
-    server.state.model.path = str(model)
+    server.services.model.path = str(model)
     digest = hashlib.sha256(model.read_bytes()).hexdigest()
     (listed,) = (await server.http.get("/api/tags")).json()["models"]
     (running,) = (await server.http.get("/api/ps")).json()["models"]

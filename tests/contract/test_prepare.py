@@ -64,7 +64,7 @@ async def test_tasks_reach_the_engine_as_they_were_prepared(server, path, body, 
 
 
 async def test_a_uri_that_is_no_image_does_not_make_others_load_twice(server, monkeypatch):
-    source = server.state.prepare.intake._source
+    source = server.services.prepare.intake._source
     load, loaded = source.load, []
 
     async def record(url, kind):

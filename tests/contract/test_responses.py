@@ -740,7 +740,7 @@ async def test_responses_survive_the_server(tmp_path):
     events = await stream_events(server, max_output_tokens=4)
     answer = accumulate(events)
     made = await post(server, "/v1/conversations", items=[{"role": "user", "content": "1"}])
-    await server.state.responses.close()
+    await server.services.responses.close()
     server = on_disk(tmp_path)
     assert await get(server, f"/v1/responses/{answer['id']}") == answer
     assert await replay_events(server, answer["id"]) == events
@@ -749,7 +749,7 @@ async def test_responses_survive_the_server(tmp_path):
         "text"
     ] == "1"
     await remove(server, f"/v1/responses/{answer['id']}")
-    await server.state.responses.close()
+    await server.services.responses.close()
     await get(on_disk(tmp_path), f"/v1/responses/{answer['id']}", 404)
 
 
@@ -757,7 +757,7 @@ async def test_a_response_that_was_running_when_the_server_was_killed_has_failed
     server = on_disk(tmp_path)
     server.engine.is_paused = True
     queued = await send(server, background=True)
-    await server.state.storage.documents.close()
+    await server.services.storage.documents.close()
     lost = await get(on_disk(tmp_path), f"/v1/responses/{queued['id']}")
     assert (lost["status"], lost["error"]["code"]) == ("failed", "server_error")
 
@@ -766,7 +766,7 @@ async def test_a_server_that_stops_cancels_what_runs(tmp_path):
     server = on_disk(tmp_path)
     server.engine.is_paused = True
     queued = await send(server, background=True)
-    await server.state.responses.close()
+    await server.services.responses.close()
     found = await get(on_disk(tmp_path), f"/v1/responses/{queued['id']}")
     assert found["status"] == "cancelled"
 

@@ -110,9 +110,9 @@ async def test_the_system_prompt_of_a_request_needs_an_administrator(tmp_path):
     assert (response.status_code, error["param"]) == (403, "system_prompt")
     assert "'admin'" in error["message"]
     assert not server.engine.submitted
-    assert server.state.defaults.system_prompt.is_empty
+    assert server.services.defaults.system_prompt.is_empty
     assert (await ask(server, KeyRole.ADMIN, "/completion", **body)).status_code == 200
-    assert not server.state.defaults.system_prompt.is_empty
+    assert not server.services.defaults.system_prompt.is_empty
 
 
 async def test_instances_of_vertex_have_the_role_of_their_request(tmp_path):

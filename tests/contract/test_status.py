@@ -120,7 +120,7 @@ async def test_ready():
 
 async def test_who_drains_is_alive_but_not_ready():
     server = Server()
-    server.state.admission.drain()
+    server.services.admission.drain()
     assert (await server.http.get("/health")).status_code == 200
     response = await server.http.get("/ready")
     assert response.status_code == 503

@@ -62,7 +62,7 @@ async def test_followers_get_what_is_still_to_come():
     server = Server()
     first = asyncio.create_task(server.http.post("/completion", json=BODY, headers=HEADERS))
     await wait_until_async(lambda: server.engine.n_tasks)
-    session = server.state.streams.find("", "tea")
+    session = server.services.streams.find("", "tea")
     assert session is not None
     await session.started()
     others = await asyncio.gather(follow(server), follow(server))

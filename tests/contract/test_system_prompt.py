@@ -122,9 +122,9 @@ async def test_an_empty_prompt_is_answered_by_nothing(server):
 )
 async def test_a_request_that_is_wrong_changes_nothing(server, change):
     await server.complete(prompt=PROMPT, system_prompt={"prompt": SYSTEM, **NAMES}, **BODY)
-    before = server.state.defaults.system_prompt
+    before = server.services.defaults.system_prompt
     await refused(server, **{"prompt": PROMPT, "system_prompt": "new", **change})
-    assert server.state.defaults.system_prompt is before
+    assert server.services.defaults.system_prompt is before
     answer = await server.complete(prompt=PROMPT, **BODY)
     assert answer["content"] == (await plain(prompt=SYSTEM + PROMPT))["content"]
 
@@ -186,7 +186,7 @@ async def test_a_client_that_leaves_while_its_grammar_is_checked_changes_nothing
     await asyncio.wait({request})
     server.engine.is_paused = False
     assert server.engine.n_tasks == 0
-    assert server.state.defaults.system_prompt.is_empty
+    assert server.services.defaults.system_prompt.is_empty
 
 
 async def test_the_anti_prompt_ends_every_answer(server):
@@ -252,7 +252,7 @@ async def test_a_chat_that_is_wrong_changes_nothing(server):
     ):
         body = {"messages": MESSAGES, "system_prompt": SYSTEM, **change}
         await refused(server, "/v1/chat/completions", **body)
-        assert server.state.defaults.system_prompt.is_empty
+        assert server.services.defaults.system_prompt.is_empty
 
 
 async def test_counting_tokens_changes_nothing(server):
@@ -261,7 +261,7 @@ async def test_counting_tokens_changes_nothing(server):
     n = (await server.http.post(url, json=body)).json()["input_tokens"]
     with_own = (await server.http.post(url, json={**body, "system_prompt": SYSTEM})).json()["input_tokens"]
     assert with_own == n + len(SYSTEM)
-    assert server.state.defaults.system_prompt.is_empty
+    assert server.services.defaults.system_prompt.is_empty
 
 
 async def test_vectors_and_tokens_know_nothing_of_it(server):

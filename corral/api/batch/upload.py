@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 
 from starlette.datastructures import FormData, Headers
-from starlette.requests import Request
 
 from corral.api.multipart import DAMAGED, boundary_of
 from corral.core.errors import InvalidRequest, TooLarge
@@ -17,12 +16,12 @@ _FORM_BYTES = 1 << 20  # of everything but the file
 
 
 @contextlib.asynccontextmanager
-async def read_form(request: Request) -> AsyncIterator[FormData]:
+async def read_form(content_type: str, parts: AsyncIterable[bytes]) -> AsyncIterator[FormData]:
     """Receive a form with one file, which is closed afterwards."""
     from starlette.formparsers import MultiPartException, MultiPartParser  # few requests need it
 
-    kind = _in_utf8(request.headers.get("content-type", ""))
-    parser = MultiPartParser(kind, _limited(request), max_files=1, max_fields=_MAX_FIELDS)
+    kind = _in_utf8(content_type)
+    parser = MultiPartParser(kind, _limited(parts), max_files=1, max_fields=_MAX_FIELDS)
     try:
         form = await parser.parse()
     except MultiPartException as error:
@@ -45,9 +44,9 @@ def _in_utf8(content_type: str) -> Headers:
     return Headers(raw=[(b"content-type", b'multipart/form-data; boundary="%b"' % boundary)])
 
 
-async def _limited(request: Request) -> AsyncGenerator[bytes, None]:
+async def _limited(parts: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
     n_bytes = 0
-    async for part in request.stream():
+    async for part in parts:
         n_bytes += len(part)
         if n_bytes > MAX_FILE_BYTES + _FORM_BYTES:
             raise TooLarge(f"a file may have at most {MAX_FILE_BYTES >> 20} MiB")

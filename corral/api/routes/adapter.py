@@ -10,14 +10,16 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.adapter import MAX_ADAPTERS, Adapter, parse_scales
-from corral.api.body import JsonResponse, parse_body, read_json
+from corral.api.body import JsonResponse
+from corral.api.call import Call
 from corral.api.dialects.error_shape import LLAMA_ERRORS
-from corral.api.openapi import answers, body_like, body_of, list_of, shape
+from corral.api.openapi import answers, body_like, list_of, shape
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
 from corral.api.router import Operation, Router
+from corral.api.routes.read_model import read_content
 from corral.api.schema.adapter import LoadAdapterRequest, UnloadAdapterRequest
 from corral.api.schema.answer import ADAPTER, ADAPTERS, SUCCESS, UNLOADED
-from corral.api.state import state_of
+from corral.api.services import Services
 from corral.core.key_role import Permission
 
 _MODEL = ModelUse(Role.ANY, NamedIn.QUERY, Unloaded.LOAD, wakes=True, progress=None)
@@ -33,11 +35,10 @@ _SCALES = {**list_of(shape(id="integer", scale="number")), "maxItems": MAX_ADAPT
     policy=for_model(Permission.READ, LLAMA_ERRORS, replace(_MODEL, unloaded=Unloaded.REFUSE, wakes=False)),
     responses=answers(ADAPTERS),
 )
-async def adapters(request: Request) -> Response:
+async def adapters(_request: Request, services: Services) -> Response:
     """All adapters, with the scales that count where a request says nothing."""
-    state = state_of(request)
-    state.admission.check_health()
-    return JsonResponse([_render(adapter) for adapter in state.adapters])
+    services.admission.check_health()
+    return JsonResponse([_render(adapter) for adapter in services.adapters])
 
 
 @router.post(
@@ -47,11 +48,10 @@ async def adapters(request: Request) -> Response:
     openapi_extra=body_like(_SCALES),
     responses=answers(SUCCESS),
 )
-async def set_scales(request: Request) -> Response:
+async def set_scales(request: Request, services: Services) -> Response:
     """Set the scales of all adapters; those not named are off."""
-    state = state_of(request)
-    state.admission.check_health()
-    state.adapters.set(parse_scales(await read_json(request), state.adapters.ids, "lora"))
+    services.admission.check_health()
+    services.adapters.set(parse_scales(await read_content(request, services), services.adapters.ids, "lora"))
     return JsonResponse({"success": True})
 
 
@@ -59,30 +59,28 @@ async def set_scales(request: Request) -> Response:
     "/lora-adapters/load",
     operation=Operation("loadAdapter", "Load an adapter", group.ADAPTERS),
     policy=for_model(Permission.CHANGE, LLAMA_ERRORS, _MODEL),
-    openapi_extra=body_of(LoadAdapterRequest),
+    body=LoadAdapterRequest,
     responses=answers(ADAPTER, 404, 409, 501),
 )
-async def load(request: Request) -> Response:
+async def load(call: Call[LoadAdapterRequest]) -> Response:
     """Load an adapter from a file in `--lora-dir`."""
-    state = state_of(request)
-    body = await parse_body(request, LoadAdapterRequest)
-    state.admission.check_health()
-    begins_off = state.settings.server.lora_init_without_apply
+    services, body = call.services, call.body
+    services.admission.check_health()
+    begins_off = services.settings.server.lora_init_without_apply
     scale = body.scale if body.scale is not None else 0.0 if begins_off else 1.0
-    return JsonResponse(_render(await state.adapters.load(body.name, scale)))
+    return JsonResponse(_render(await services.adapters.load(body.name, scale)))
 
 
 @router.post(
     "/lora-adapters/unload",
     operation=Operation("unloadAdapter", "Unload an adapter", group.ADAPTERS),
     policy=for_model(Permission.CHANGE, LLAMA_ERRORS, _MODEL),
-    openapi_extra=body_of(UnloadAdapterRequest),
+    body=UnloadAdapterRequest,
     responses=answers(UNLOADED, 404),
 )
-async def unload(request: Request) -> Response:
+async def unload(call: Call[UnloadAdapterRequest]) -> Response:
     """Forget an adapter; requests that run with it come to their end."""
-    body = await parse_body(request, UnloadAdapterRequest)
-    adapter = state_of(request).adapters.unload(body.adapter)
+    adapter = call.services.adapters.unload(call.body.adapter)
     return JsonResponse({"success": True, "id": adapter.info.id})
 
 

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from corral.api import group
+from corral.api.call import Call
 from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.incoming import check_admission
 from corral.api.multipart import Part, read_form
 from corral.api.openapi import EVENTS, answers, form_of
 from corral.api.piece_response import respond_json
 from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded
 from corral.api.prepare_chat import PreparedChat, prepare_chat
 from corral.api.render.transcription import TranscriptionRenderer
-from corral.api.respond import check_admission, respond, run_whole
+from corral.api.respond import respond, run_whole
 from corral.api.router import Operation, Router
 from corral.api.schema.answer import TRANSCRIPTION
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.parse import parse_request
 from corral.api.schema.transcription import TranscriptionRequest
-from corral.api.state import state_of
+from corral.api.services import Services
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.key_role import Permission
 from corral.core.media_item import MediaKind
@@ -55,22 +58,24 @@ _PLAIN = ("text", "srt", "vtt")
     openapi_extra=form_of(TranscriptionRequest),
     responses=answers(TRANSCRIPTION, 501, 507, also=[EVENTS]),
 )
-async def transcribe(request: Request) -> Response:
+async def transcribe(request: Request, services: Services) -> Response:
     """Transcribe an audio clip."""
-    check_admission(request)
-    state = state_of(request)
-    parts = await read_form(request)
+    caller = replace(caller_in(request.scope), disconnect=request.receive)
+    check_admission(services, caller.client)
+    kind = request.headers.get("content-type", "")
+    parts = await read_form(kind, request.stream(), caller.record, services)
     n_bytes = sum(len(part.data) for part in parts)
-    body, chat = await state.pools.run_sized(caller_in(request.scope).client, n_bytes, _parse, parts)
-    prepared = await _prepare(request, chat)
-    renderer = TranscriptionRenderer(body, prepared, _duration(prepared, state.model.info.sample_rate))
+    body, chat = await services.pools.run_sized(caller.client, n_bytes, _parse, parts)
+    call = Call(caller, services, chat, n_bytes)
+    prepared = await _prepare(call)
+    renderer = TranscriptionRenderer(body, prepared, _duration(prepared, services.model.info.sample_rate))
     if body.stream:
-        return await respond(request, prepared.completion, renderer, stream=True)
-    choices = await run_whole(request, prepared.completion)
+        return await respond(call, prepared.completion, renderer, stream=True)
+    choices = await run_whole(call, prepared.completion)
     if body.response_format in _PLAIN:
         return PlainTextResponse(renderer.plain(choices[0]))
     return await respond_json(
-        state.pools, caller_in(request.scope).record, lambda: renderer.answer(choices), len(choices[0].text)
+        services.pools, call.record, lambda: renderer.answer(choices), len(choices[0].text)
     )
 
 
@@ -131,9 +136,9 @@ def _value(part: Part) -> Any:
         raise InvalidRequest(f"must be a number, got {text!r:.40}", field=part.name) from None
 
 
-async def _prepare(request: Request, chat: ChatRequest) -> PreparedChat:
+async def _prepare(call: Call[ChatRequest]) -> PreparedChat:
     try:
-        return await prepare_chat(request, chat, state_of(request).prepare)
+        return await prepare_chat(call, call.body)
     except CorralError as error:
         param = error.details.get("param", "")
         if param.startswith("messages"):  # which the client has not sent

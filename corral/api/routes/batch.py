@@ -15,7 +15,7 @@ from corral.api.batch.line import MESSAGES
 from corral.api.batch.render import render_batch
 from corral.api.batch.runner import BatchRunner
 from corral.api.batch.schema import BATCH, BATCHES, BatchRequest
-from corral.api.body import JsonResponse, parse_body
+from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import RESPONSES_ERRORS
 from corral.api.dialects.responses.page import QUERIES, render_page
@@ -24,6 +24,8 @@ from corral.api.policy import Live, for_server
 from corral.api.render.warning import render_warnings
 from corral.api.router import Operation, PathParameter, Router
 from corral.api.routes.file import batches_of
+from corral.api.routes.read_model import read_model
+from corral.api.services import Services
 from corral.core.errors import InvalidRequest, NotFound
 from corral.core.key_role import Permission
 from corral.storage.batch_record import BatchRecord, new_id
@@ -43,10 +45,10 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     openapi_extra=body_of(BatchRequest),
     responses=answers(BATCH, 404, 501, 507),
 )
-async def create(request: Request) -> Response:
+async def create(request: Request, services: Services) -> Response:
     """Run the requests in an uploaded file, below all other work."""
-    runner, store, owner = batches_of(request)
-    body = await parse_body(request, BatchRequest)
+    runner, store, owner = batches_of(services, request)
+    body = await read_model(request, services, BatchRequest)
     _check_endpoint(body.endpoint, request.app.state.table.batched())
     file = await runner.on_disk(store.find_file, owner, body.input_file_id)
     if file.batch or file.purpose != "batch":
@@ -74,11 +76,11 @@ async def create(request: Request) -> Response:
     openapi_extra=queries(*QUERIES),
     responses=answers(BATCHES, 400, 501),
 )
-async def batches(request: Request) -> Response:
+async def batches(request: Request, services: Services) -> Response:
     """All batches of the key."""
-    runner, store, owner = batches_of(request)
+    runner, store, owner = batches_of(services, request)
     found = [each for each in await runner.on_disk(store.list_batches, owner) if each.endpoint != MESSAGES]
-    page = render_page([{"id": batch.id, "batch": batch} for batch in found], request)
+    page = render_page([{"id": batch.id, "batch": batch} for batch in found], request.query_params)
     page["data"] = [await _render(runner, item["batch"]) for item in page["data"]]
     return JsonResponse(page)
 
@@ -89,9 +91,9 @@ async def batches(request: Request) -> Response:
     policy=replace(_POLICY, live=Live.BATCH),
     responses=answers(BATCH, 404, 501),
 )
-async def retrieve(request: Request, id: _Id) -> Response:
+async def retrieve(request: Request, services: Services, id: _Id) -> Response:
     """A batch, and how far it is."""
-    runner, _, owner = batches_of(request)
+    runner, _, owner = batches_of(services, request)
     batch = await find_batch(runner, owner, id, is_messages=False)
     return JsonResponse(await _render(runner, batch))
 
@@ -102,9 +104,9 @@ async def retrieve(request: Request, id: _Id) -> Response:
     policy=replace(_POLICY, live=Live.BATCH),
     responses=answers(BATCH, 404, 501),
 )
-async def cancel(request: Request, id: _Id) -> Response:
+async def cancel(request: Request, services: Services, id: _Id) -> Response:
     """Stop a batch; results that it has stay. One that has ended is not changed."""
-    runner, _, owner = batches_of(request)
+    runner, _, owner = batches_of(services, request)
     batch = await find_batch(runner, owner, id, is_messages=False)
     await runner.cancel(batch)
     return JsonResponse(await _render(runner, batch))

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
-from corral.api.body import JsonResponse, parse_body
-from corral.api.caller import caller_in
+from corral.api.body import JsonResponse
+from corral.api.call import Call
 from corral.api.count_tokens import count_tokens
+from corral.api.dialect import AsSent, Dialect, Ready, as_sent, run_dialect
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.model import ModelFacts
-from corral.api.openapi import EVENTS, answers, body_of
+from corral.api.openapi import EVENTS, answers
 from corral.api.piece_response import respond_json
 from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded, for_model
 from corral.api.prepare_chat import prepare_chat, render_chat
 from corral.api.render.chat import ChatRenderer
-from corral.api.respond import read_body, respond
 from corral.api.router import Operation, Router
 from corral.api.schema.answer import CHAT, INPUT_TOKENS, PROMPT
 from corral.api.schema.chat import ChatRequest
-from corral.api.state import state_of
 from corral.core.key_role import Permission
 from corral.core.media_item import MediaKind
 from corral.media.collect import PlainCollector, mark_messages
@@ -51,33 +49,35 @@ router = Router()
         settles=False,
         is_batched=True,
     ),
-    openapi_extra=body_of(ChatRequest),
+    body=ChatRequest,
     responses=answers(CHAT, 501, 507, also=[EVENTS]),
 )
-async def chat(request: Request) -> Response:
+async def chat(call: Call[ChatRequest]) -> Response:
     """Answer a conversation."""
-    state = state_of(request)
-    body = await read_body(request, ChatRequest)
-    prepared = await prepare_chat(request, body, state.prepare)
-    renderer = ChatRenderer(state.model.render_context, body, prepared)
-    return await respond(request, prepared.completion, renderer, body.stream)
+    return await run_dialect(call, _CHAT)
+
+
+async def _prepare(call: Call[ChatRequest], _: AsSent) -> Ready:
+    prepared = await prepare_chat(call, call.body)
+    return prepared.completion, ChatRenderer(call.services.model.render_context, call.body, prepared)
+
+
+_CHAT = Dialect(as_sent, _prepare)
 
 
 @router.post(
     "/apply-template",
     operation=Operation("applyTemplate", "Render a chat as a prompt", group.CHAT),
     policy=for_model(Permission.USE, LLAMA_ERRORS, replace(_MODEL, wakes=False, progress=None)),
-    openapi_extra=body_of(ChatRequest),
+    body=ChatRequest,
     responses=answers(PROMPT, 501),
 )
-async def apply_template(request: Request) -> Response:
+async def apply_template(call: Call[ChatRequest]) -> Response:
     """The prompt that a conversation would become."""
-    state = state_of(request)
-    model, pools = state.model, state.pools
-    body = await parse_body(request, ChatRequest)
-    text = await pools.run_chat(caller_in(request.scope).client, _apply_template, body, model)
-    state.wake_engine()
-    return await respond_json(pools, caller_in(request.scope).record, lambda: {"prompt": text}, len(text))
+    pools = call.services.pools
+    text = await pools.run_chat(call.client, _apply_template, call.body, call.services.model)
+    call.services.wake_engine()
+    return await respond_json(pools, call.record, lambda: {"prompt": text}, len(text))
 
 
 def _apply_template(body: ChatRequest, model: ModelFacts) -> str:
@@ -92,10 +92,10 @@ def _apply_template(body: ChatRequest, model: ModelFacts) -> str:
     "/chat/completions/input_tokens",
     operation=Operation("countChatTokens", "Count the tokens of a chat", group.CHAT),
     policy=for_model(Permission.USE, LLAMA_ERRORS, replace(_MODEL, progress=None)),
-    openapi_extra=body_of(ChatRequest),
+    body=ChatRequest,
     responses=answers(INPUT_TOKENS, 501, 507),
 )
-async def input_tokens(request: Request) -> Response:
+async def input_tokens(call: Call[ChatRequest]) -> Response:
     """How many tokens a conversation would take."""
-    n = await count_tokens(request, await parse_body(request, ChatRequest))
+    n = await count_tokens(call, call.body)
     return JsonResponse({"object": "response.input_tokens", "input_tokens": n})

@@ -10,15 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
-from corral.api.body import JsonResponse, read_json
+from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.disconnect import run_for_client
 from corral.api.openapi import answers, body_like, queries, query
 from corral.api.policy import for_server
 from corral.api.router import Operation, PathParameter, Router
+from corral.api.routes.read_model import read_content
 from corral.api.schema.answer import CHAT_REMOVED, CHAT_SAVED, CHATS, SAVED_CHAT
-from corral.api.state import state_of
+from corral.api.services import Services
 from corral.api.user_content import USER_CONTENT
 from corral.core.errors import InvalidRequest, NotSupported
 from corral.core.key_role import Permission
@@ -49,9 +50,9 @@ _ANY = "*"
     openapi_extra=queries(_SEARCH),
     responses=answers(CHATS, 400, 501),
 )
-async def chats(request: Request) -> Response:
+async def chats(request: Request, services: Services) -> Response:
     """All chats, newest first, without their messages."""
-    store, client = _store(request), caller_in(request.scope).client
+    store, client = _store(services), caller_in(request.scope).client
     text = request.query_params.get("search", "")
     if len(text) > MAX_SEARCH_CHARS:
         raise InvalidRequest(f"may have at most {MAX_SEARCH_CHARS} characters", field="search")
@@ -70,9 +71,9 @@ async def chats(request: Request) -> Response:
     policy=_POLICY,
     responses=answers(SAVED_CHAT, 400, 404, 501),
 )
-async def load(request: Request, id: _Id) -> Response:
+async def load(request: Request, services: Services, id: _Id) -> Response:
     """A chat."""
-    data = await _store(request).load(caller_in(request.scope).client, check_id(id))
+    data = await _store(services).load(caller_in(request.scope).client, check_id(id))
     headers = {**USER_CONTENT, "cache-control": "no-store"}
     return Response(data, media_type=JsonResponse.media_type, headers=headers)
 
@@ -84,10 +85,10 @@ async def load(request: Request, id: _Id) -> Response:
     openapi_extra=body_like(SAVED_CHAT),
     responses=answers(CHAT_SAVED, 409, 501, 507),
 )
-async def save(request: Request, id: _Id) -> Response:
+async def save(request: Request, services: Services, id: _Id) -> Response:
     """Save a whole chat; with `If-Match: REVISION` only if no other client has saved it since."""
-    store, chat_id, condition = _store(request), check_id(id), _condition(request)
-    data = await read_json(request)
+    store, chat_id, condition = _store(services), check_id(id), _condition(request)
+    data = await read_content(request, services)
     info = await store.save(caller_in(request.scope).client, chat_id, data, condition)
     return JsonResponse({"id": info.id, "updatedAt": info.updated_at, "revision": info.revision})
 
@@ -98,14 +99,14 @@ async def save(request: Request, id: _Id) -> Response:
     policy=_POLICY,
     responses=answers(CHAT_REMOVED, 400, 404, 501),
 )
-async def remove(request: Request, id: _Id) -> Response:
+async def remove(request: Request, services: Services, id: _Id) -> Response:
     """Remove a chat."""
-    await _store(request).remove(caller_in(request.scope).client, check_id(id))
+    await _store(services).remove(caller_in(request.scope).client, check_id(id))
     return JsonResponse({"id": id, "success": True})
 
 
-def _store(request: Request) -> ChatStore:
-    store = state_of(request).storage.chats
+def _store(services: Services) -> ChatStore:
+    store = services.storage.chats
     if store is None:
         raise NotSupported("This server does not store chats. Start it with `--chats`")
     return store

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
+from corral.api.call import Call
+from corral.api.dialect import AsSent, Dialect, Ready, as_sent, run_dialect
 from corral.api.dialects.error_shape import LLAMA_ERRORS
-from corral.api.openapi import EVENTS, answers, body_of
+from corral.api.openapi import EVENTS, answers
 from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded
 from corral.api.prepare import prepare_completion
 from corral.api.prepare_text import prepare_text
 from corral.api.render.completion import NativeRenderer
 from corral.api.render.text import TextRenderer
-from corral.api.respond import read_body, respond
 from corral.api.router import Operation, Router
 from corral.api.schema.answer import COMPLETION, OPENAI_COMPLETION
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.openai import OpenAICompletionRequest
-from corral.api.state import state_of
 from corral.core.key_role import Permission
 
 _NATIVE = ModelUse(
@@ -49,29 +48,37 @@ router = Router()
     "/completions",
     operation=Operation("createCompletion", "Complete a prompt", group.CHAT),
     policy=_POLICY,
-    openapi_extra=body_of(CompletionRequest),
+    body=CompletionRequest,
     responses=answers(COMPLETION, 501, 507, also=[EVENTS]),
 )
-async def completion(request: Request) -> Response:
+async def completion(call: Call[CompletionRequest]) -> Response:
     """Continue a prompt."""
-    state = state_of(request)
-    body = await read_body(request, CompletionRequest)
-    prepared = await prepare_completion(request, body, state.prepare)
-    renderer = NativeRenderer(state.model.render_context, body, prepared)
-    return await respond(request, prepared, renderer, body.stream)
+    return await run_dialect(call, _COMPLETION)
+
+
+async def _prepare(call: Call[CompletionRequest], _: AsSent) -> Ready:
+    prepared = await prepare_completion(call, call.body)
+    return prepared, NativeRenderer(call.services.model.render_context, call.body, prepared)
+
+
+_COMPLETION = Dialect(as_sent, _prepare)
 
 
 @router.post(
     "/v1/completions",
     operation=Operation("createOpenaiCompletion", "Complete a prompt (OpenAI)", group.CHAT),
     policy=replace(_POLICY, model=_OPENAI, is_batched=True),
-    openapi_extra=body_of(OpenAICompletionRequest),
+    body=OpenAICompletionRequest,
     responses=answers(OPENAI_COMPLETION, 501, 507, also=[EVENTS]),
 )
-async def openai_completion(request: Request) -> Response:
+async def openai_completion(call: Call[OpenAICompletionRequest]) -> Response:
     """Continue a prompt, in OpenAI's shape."""
-    state = state_of(request)
-    body = await read_body(request, OpenAICompletionRequest)
-    prepared = await prepare_text(request, body, state.prepare)
-    renderer = TextRenderer(state.model.render_context, body, prepared)
-    return await respond(request, prepared, renderer, body.stream)
+    return await run_dialect(call, _TEXT)
+
+
+async def _prepare_text(call: Call[OpenAICompletionRequest], _: AsSent) -> Ready:
+    prepared = await prepare_text(call, call.body)
+    return prepared, TextRenderer(call.services.model.render_context, call.body, prepared)
+
+
+_TEXT = Dialect(as_sent, _prepare_text)

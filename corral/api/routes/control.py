@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
-from corral.api.body import JsonResponse, parse_body
-from corral.api.caller import caller_in
+from corral.api.body import JsonResponse
+from corral.api.call import Call
 from corral.api.dialects.error_shape import LLAMA_ERRORS
-from corral.api.openapi import answers, body_of
+from corral.api.openapi import answers
 from corral.api.policy import Live, ModelUse, NamedIn, Role, Unloaded, for_model
 from corral.api.router import Operation, Router
 from corral.api.schema.answer import CONTROL
 from corral.api.schema.control import ControlRequest
-from corral.api.state import AppState, state_of
+from corral.api.services import Services
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
 from corral.core.result import ControlOutcome
@@ -49,26 +48,25 @@ _MESSAGES = {
     "/completion/control",
     operation=Operation("controlCompletion", "Control an answer while it is generated", group.CHAT),
     policy=replace(for_model(Permission.USE, LLAMA_ERRORS, _MODEL), live=Live.ANSWER),
-    openapi_extra=body_of(ControlRequest),
+    body=ControlRequest,
     responses=answers(CONTROL),
 )
-async def control(request: Request) -> Response:
+async def control(call: Call[ControlRequest]) -> Response:
     """Control an answer that is being generated."""
-    state, client = state_of(request), caller_in(request.scope).client
-    body = await parse_body(request, ControlRequest)
-    outcome = await state.live.control(client, body.id, _VERBS[body.action], _limit(body, state))
+    services, body = call.services, call.body
+    outcome = await services.live.control(call.client, body.id, _VERBS[body.action], _limit(body, services))
     if outcome is ControlOutcome.DONE:
         return JsonResponse({"success": True})
     return JsonResponse({"success": False, "message": _MESSAGES[outcome]})
 
 
-def _limit(body: ControlRequest, state: AppState) -> int:
+def _limit(body: ControlRequest, services: Services) -> int:
     """Return the new limit, at most `--max-predict`."""
     if body.action != "limit":
         return -1
     if body.n_predict is None:
         raise InvalidRequest("the action 'limit' needs it", field="n_predict")
-    cap = state.settings.server.max_predict
+    cap = services.settings.server.max_predict
     if cap < 0:
         return body.n_predict
     return cap if body.n_predict < 0 else min(body.n_predict, cap)

@@ -6,12 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
-from corral.api.body import parse_body
-from corral.api.caller import caller_in
+from corral.api.call import Call
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.embed import (
     BASE64_CHARS,
@@ -21,14 +19,13 @@ from corral.api.embed import (
     require_embeddings,
     respond,
 )
-from corral.api.openapi import answers, body_of
+from corral.api.openapi import answers
 from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded
 from corral.api.prepare_embedding import prepare_inputs
 from corral.api.render.embedding import render_data, render_list, render_rows, render_vectors, shape
 from corral.api.router import Operation, Router
 from corral.api.schema.answer import EMBEDDING, EMBEDDINGS, VECTORS
 from corral.api.schema.embedding import EmbeddingRequest, EmbedRequest
-from corral.api.state import state_of
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
 from corral.core.pooling import Pooling
@@ -55,83 +52,79 @@ _UNCHANGED, _EUCLIDEAN = -1, 2
     "/embeddings",
     operation=Operation("createEmbeddings", "Create embeddings", group.EMBEDDINGS),
     policy=_POLICY,
-    openapi_extra=body_of(EmbeddingRequest),
+    body=EmbeddingRequest,
+    needs=lambda services: services.model.info.encoder,
     responses=answers(EMBEDDING, 501, 507),
 )
-async def embedding(request: Request) -> Response:
+async def embedding(call: Call[EmbeddingRequest]) -> Response:
     """Vectors of texts; of all their tokens, if there is no pooling."""
-    return await _answer(request, is_openai=False)
+    return await _answer(call, is_openai=False)
 
 
 @router.post(
     "/v1/embeddings",
     operation=Operation("createOpenaiEmbeddings", "Create embeddings (OpenAI)", group.EMBEDDINGS),
     policy=replace(_POLICY, is_batched=True),
-    openapi_extra=body_of(EmbeddingRequest),
+    body=EmbeddingRequest,
+    needs=lambda services: services.model.info.encoder,
     responses=answers(EMBEDDINGS, 501, 507),
 )
-async def openai_embeddings(request: Request) -> Response:
+async def openai_embeddings(call: Call[EmbeddingRequest]) -> Response:
     """Vectors of texts, in OpenAI's shape."""
-    return await _answer(request, is_openai=True)
+    return await _answer(call, is_openai=True)
 
 
 @router.post(
     "/embed",
     operation=Operation("embedTexts", "Create embeddings (Text Embeddings Inference)", group.EMBEDDINGS),
     policy=_POLICY,
-    openapi_extra=body_of(EmbedRequest),
+    body=EmbedRequest,
+    needs=lambda services: require_embeddings(services.model.info.encoder, is_openai=True),
     responses=answers(VECTORS, 501, 507),
 )
-async def embed_inputs(request: Request) -> Response:
+async def embed_inputs(call: Call[EmbedRequest]) -> Response:
     """Vectors of texts, in the shape of Text Embeddings Inference: a list for each input, nothing else."""
-    state = state_of(request)
-    encoder = state.model.info.encoder
-    require_embeddings(encoder, is_openai=True)
-    body = await parse_body(request, EmbedRequest)
+    body, encoder = call.body, call.services.model.info.encoder
     _check_dimensions(body.dimensions, encoder)
     if body.prompt_name is not None:
         raise InvalidRequest("the model has no prompts; write it before the text", field="prompt_name")
     if body.truncate and body.truncation_direction.lower() != "right":
         raise InvalidRequest("inputs are truncated on the right only", field="truncation_direction")
-    prepared = await prepare_embedding(
-        request, state.prepare, body.truncate, prepare_inputs, body.inputs, "inputs"
-    )
-    vectors = await embed(request, prepared)
+    prepared = await prepare_embedding(call, body.truncate, prepare_inputs, body.inputs, "inputs")
+    vectors = await embed(call, prepared)
     norm = _EUCLIDEAN if body.normalize else _UNCHANGED
     return await respond(
-        state.pools,
-        caller_in(request.scope).record,
+        call,
         vectors,
         lambda: render_vectors(shape(vectors, body.dimensions, norm)),
     )
 
 
-async def _answer(request: Request, is_openai: bool) -> Response:
-    state = state_of(request)
-    encoder = state.model.info.encoder
-    body = await parse_body(request, EmbeddingRequest)
+async def _answer(call: Call[EmbeddingRequest], is_openai: bool) -> Response:
+    services, body = call.services, call.body
+    encoder = services.model.info.encoder
     field = "content" if body.input is None and body.content is not None else "input"
     # compat: /v1/embeddings: `content` is not a field of OpenAI's, and answered in the native format.
     is_openai = is_openai and field == "input"
     _check(body, encoder, is_openai)
-    mark = partial(mark_prompt, getattr(body, field), body.image_data, field, bool(state.model.info.media))
-    content, media, _ = await state.prepare.load_media(request, mark)
+    mark = partial(mark_prompt, getattr(body, field), body.image_data, field, bool(services.model.info.media))
+    content, media, _ = await services.prepare.load_media(call, mark)
     is_base64 = body.encoding_format == "base64"
     n_chars = BASE64_CHARS if is_base64 else FLOAT_CHARS
     prepared = await prepare_embedding(
-        *(request, state.prepare, body.truncate, prepare_inputs, content, field), media=media, n_chars=n_chars
+        *(call, body.truncate, prepare_inputs, content, field), media=media, n_chars=n_chars
     )
-    vectors = await embed(request, prepared)
-    norm = _norm(body, encoder, state.settings.server.embd_normalize)
+    vectors = await embed(call, prepared)
+    norm = _norm(body, encoder, services.settings.server.embd_normalize)
 
     def render() -> Any:
         rows = shape(vectors, body.dimensions, norm)
         if not is_openai:
             return render_rows(rows, prepared.inputs, is_base64)
         data = render_data(rows, prepared.inputs, is_base64)
-        return render_list(body.model or state.model.name, prepared.inputs, body.warnings, data=data)
+        return render_list(body.model or services.model.name, prepared.inputs, body.warnings, data=data)
 
-    return await respond(state.pools, caller_in(request.scope).record, vectors, render)
+    return await respond(call, vectors, render)
 
 
 def _check(body: EmbeddingRequest, encoder: EncoderInfo, is_openai: bool) -> None:

@@ -14,7 +14,7 @@ from corral.api.openapi import answers, list_of, shape
 from corral.api.policy import for_server
 from corral.api.router import Operation, PathParameter, Router
 from corral.api.schema.answer import SUCCESS
-from corral.api.state import state_of
+from corral.api.services import Services
 from corral.core.errors import NotFound, NotSupported
 from corral.core.key_role import Permission
 
@@ -45,9 +45,9 @@ _ENGINE = shape(
     policy=for_server(Permission.READ, LLAMA_ERRORS),
     responses=answers(shape(engines=list_of(_ENGINE)), 501),
 )
-async def engines(request: Request) -> Response:
+async def engines(_request: Request, services: Services) -> Response:
     """What every engine is doing."""
-    return JsonResponse({"engines": [_render(engine) for engine in fleet_of(request).engines]})
+    return JsonResponse({"engines": [_render(engine) for engine in fleet_of(services).engines]})
 
 
 @router.post(
@@ -56,9 +56,9 @@ async def engines(request: Request) -> Response:
     policy=for_server(Permission.CHANGE, LLAMA_ERRORS),
     responses=answers(SUCCESS, 403, 404, 409, 501),
 )
-async def drain(request: Request, id_engine: _Engine) -> Response:
+async def drain(_request: Request, services: Services, id_engine: _Engine) -> Response:
     """Replace an engine: its requests continue on others; the answer comes when the next one is ready."""
-    fleet = fleet_of(request)
+    fleet = fleet_of(services)
     ids = [str(engine.index) for engine in fleet.engines]
     if id_engine not in ids:
         raise NotFound(f"engine {id_engine:.64} does not exist; engines are numbered from 0 to {ids[-1]}")
@@ -66,10 +66,10 @@ async def drain(request: Request, id_engine: _Engine) -> Response:
     return JsonResponse({"success": True})
 
 
-def fleet_of(request: Request) -> Fleet:
+def fleet_of(services: Services) -> Fleet:
     from corral.link.fleet import Fleet  # few servers have one
 
-    engine = state_of(request).engine
+    engine = services.engine
     if not isinstance(engine, Fleet):
         raise NotSupported("This server has one engine. Start it with `--engines`")
     return engine

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
-from corral.api.body import JsonResponse, parse_body
+from corral.api.body import JsonResponse
+from corral.api.call import Call
 from corral.api.dialects.error_shape import LLAMA_ERRORS
-from corral.api.openapi import answers, body_of
+from corral.api.openapi import answers
 from corral.api.policy import for_server
 from corral.api.router import Operation, Router
 from corral.api.routes.engine import fleet_of
 from corral.api.schema.answer import SUCCESS
 from corral.api.schema.engine import UpdateRequest
-from corral.api.state import state_of
 from corral.core.errors import Conflict, CorralError, InvalidRequest, NotFound
 from corral.core.key_role import Permission
 from corral.gguf.model_file import check_model_file
@@ -30,14 +29,14 @@ router = Router()
     "/engines/update",
     operation=Operation("updateEngines", "Replace the model file of all engines", group.SERVER),
     policy=for_server(Permission.CHANGE, LLAMA_ERRORS),
-    openapi_extra=body_of(UpdateRequest),
+    body=UpdateRequest,
+    needs=fleet_of,
     responses=answers(SUCCESS, 403, 404, 409, 501),
 )
-async def update(request: Request) -> Response:
+async def update(call: Call[UpdateRequest]) -> Response:
     """Replace the model file of all engines; the answer comes when all have it."""
-    fleet, model = fleet_of(request), state_of(request).model
-    body = await parse_body(request, UpdateRequest)
-    path = _path_beside(model.path, body.model)
+    fleet, model = fleet_of(call.services), call.services.model
+    path = _path_beside(model.path, call.body.model)
     await asyncio.to_thread(_check, path, model.path)
     await fleet.update(path)
     model.path = path

@@ -23,7 +23,7 @@ from corral.api.openapi import BINARY, answers, queries, query
 from corral.api.policy import for_server
 from corral.api.query_number import parse_number
 from corral.api.router import Operation, PathParameter, Router
-from corral.api.state import state_of
+from corral.api.services import Services
 from corral.core.errors import Conflict, InvalidRequest, NotSupported, TooLarge
 from corral.core.key_role import Permission
 from corral.storage.batch_record import FileRecord, new_id
@@ -51,12 +51,11 @@ _BODY: dict[str, Any] = {
 }
 
 
-def batches_of(request: Request) -> tuple[BatchRunner, BatchStore, str]:
+def batches_of(services: Services, request: Request) -> tuple[BatchRunner, BatchStore, str]:
     """Return what runs batches, what keeps them, and the key of this request."""
-    state = state_of(request)
-    if state.batches is None or state.storage.batches is None:
+    if services.batches is None or services.storage.batches is None:
         raise NotSupported("This server keeps no files and batches. Start it with `--batches DIR`")
-    return state.batches, state.storage.batches, caller_in(request.scope).client.id
+    return services.batches, services.storage.batches, caller_in(request.scope).client.id
 
 
 @router.post(
@@ -66,10 +65,10 @@ def batches_of(request: Request) -> tuple[BatchRunner, BatchStore, str]:
     openapi_extra=_BODY,
     responses=answers(FILE, 501, 507),
 )
-async def upload(request: Request) -> Response:
+async def upload(request: Request, services: Services) -> Response:
     """Upload a file, for a batch."""
-    runner, store, owner = batches_of(request)
-    async with read_form(request) as form:
+    runner, store, owner = batches_of(services, request)
+    async with read_form(request.headers.get("content-type", ""), request.stream()) as form:
         file, content = _parse(form)
         await runner.on_disk(store.add_file, owner, file, content.file)
     return JsonResponse(render_file(file))
@@ -82,13 +81,13 @@ async def upload(request: Request) -> Response:
     openapi_extra=queries(*QUERIES, query("purpose", "List only files with this purpose.", type="string")),
     responses=answers(FILES, 400, 501),
 )
-async def files(request: Request) -> Response:
+async def files(request: Request, services: Services) -> Response:
     """All files of the key."""
-    runner, store, owner = batches_of(request)
+    runner, store, owner = batches_of(services, request)
     purpose = request.query_params.get("purpose")
     found = await runner.on_disk(store.list_files, owner)
     rendered = [render_file(file) for file in found if purpose in (None, file.purpose)]
-    return JsonResponse(render_page(rendered, request, MAX_FILES))
+    return JsonResponse(render_page(rendered, request.query_params, MAX_FILES))
 
 
 @router.get(
@@ -97,9 +96,9 @@ async def files(request: Request) -> Response:
     policy=_POLICY,
     responses=answers(FILE, 404, 501),
 )
-async def retrieve(request: Request, id: _Id) -> Response:
+async def retrieve(request: Request, services: Services, id: _Id) -> Response:
     """What is known of a file."""
-    runner, store, owner = batches_of(request)
+    runner, store, owner = batches_of(services, request)
     return JsonResponse(render_file(await runner.on_disk(store.find_file, owner, id)))
 
 
@@ -109,9 +108,9 @@ async def retrieve(request: Request, id: _Id) -> Response:
     policy=_POLICY,
     responses=answers(None, 404, 501, also=[BINARY]),
 )
-async def content(request: Request, id: _Id) -> Response:
+async def content(request: Request, services: Services, id: _Id) -> Response:
     """The content of a file."""
-    runner, store, owner = batches_of(request)
+    runner, store, owner = batches_of(services, request)
     return respond_file(runner, store, await runner.on_disk(store.find_file, owner, id))
 
 
@@ -121,9 +120,9 @@ async def content(request: Request, id: _Id) -> Response:
     policy=_POLICY,
     responses=answers(FILE_DELETED, 404, 409, 501),
 )
-async def delete(request: Request, id: _Id) -> Response:
+async def delete(request: Request, services: Services, id: _Id) -> Response:
     """Delete a file."""
-    runner, store, owner = batches_of(request)
+    runner, store, owner = batches_of(services, request)
     await runner.on_disk(store.find_file, owner, id)
     if await runner.on_disk(store.is_used, id):
         raise Conflict("a batch reads this file; cancel it first")

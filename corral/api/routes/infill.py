@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
+from corral.api.call import Call
+from corral.api.dialect import AsSent, Dialect, Ready, as_sent, run_dialect
 from corral.api.dialects.error_shape import LLAMA_ERRORS
-from corral.api.openapi import EVENTS, answers, body_of
+from corral.api.openapi import EVENTS, answers
 from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded
 from corral.api.prepare_infill import prepare_infill, require_marks
 from corral.api.render.completion import NativeRenderer
-from corral.api.respond import read_body, respond
 from corral.api.router import Operation, Router
 from corral.api.schema.answer import COMPLETION
 from corral.api.schema.infill import InfillRequest
-from corral.api.state import state_of
+from corral.api.services import Services
 from corral.core.key_role import Permission
 
 _MODEL = ModelUse(
@@ -27,6 +27,11 @@ _MODEL = ModelUse(
 )
 
 router = Router()
+
+
+def _require_infill(services: Services) -> None:
+    services.model.require_generation()
+    require_marks(services.model.vocab.fim)
 
 
 @router.post(
@@ -41,15 +46,18 @@ router = Router()
         settles=False,
         is_batched=False,
     ),
-    openapi_extra=body_of(InfillRequest),
+    body=InfillRequest,
+    needs=_require_infill,
     responses=answers(COMPLETION, 501, also=[EVENTS]),
 )
-async def infill(request: Request) -> Response:
+async def infill(call: Call[InfillRequest]) -> Response:
     """Write what is between two texts."""
-    state = state_of(request)
-    state.model.require_generation()
-    require_marks(state.model.vocab.fim)
-    body = await read_body(request, InfillRequest)
-    prepared = await prepare_infill(request, body, state.prepare)
-    renderer = NativeRenderer(state.model.render_context, body, prepared)
-    return await respond(request, prepared, renderer, body.stream)
+    return await run_dialect(call, _INFILL)
+
+
+async def _prepare(call: Call[InfillRequest], _: AsSent) -> Ready:
+    prepared = await prepare_infill(call, call.body)
+    return prepared, NativeRenderer(call.services.model.render_context, call.body, prepared)
+
+
+_INFILL = Dialect(as_sent, _prepare)

@@ -10,7 +10,7 @@ from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import TEXT, answers
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
 from corral.api.router import Operation, Router
-from corral.api.state import state_of
+from corral.api.services import Services
 from corral.core.errors import NotSupported
 from corral.core.key_role import Permission
 
@@ -25,7 +25,7 @@ router = Router()
     policy=for_model(Permission.READ, LLAMA_ERRORS, _MODEL),
     responses=answers(None, 501, also=[TEXT]),
 )
-async def metrics(request: Request) -> Response:
+async def metrics(request: Request, services: Services) -> Response:
     """What the server has done so far, and does now."""
     found = request.app.state.metrics
     if found is None:
@@ -33,5 +33,5 @@ async def metrics(request: Request) -> Response:
     from corral.telemetry.prometheus import CONTENT_TYPE
 
     # compat: /metrics: by this, older clients notice a restart.
-    headers = {"process-start-time-unix": str(state_of(request).started_at)}
+    headers = {"process-start-time-unix": str(services.started_at)}
     return Response(await found.render(), media_type=CONTENT_TYPE, headers=headers)

@@ -17,7 +17,7 @@ from corral.api.openapi import answers, queries, query
 from corral.api.policy import for_server
 from corral.api.router import Operation, PathParameter, Router
 from corral.api.schema.answer import MODEL, MODELS
-from corral.api.state import AppState, state_of
+from corral.api.services import Services
 from corral.core.errors import NotFound
 from corral.core.key_role import Permission
 from corral.core.result import ModelInfo
@@ -36,24 +36,24 @@ RELOAD = query("reload", "1: read `--models-dir`, `--models-preset` and `--confi
     openapi_extra=queries(RELOAD),
     responses=answers(MODELS, 400),
 )
-async def models(request: Request) -> Response:
+async def models(request: Request, services: Services) -> Response:
     """All models."""
-    state = state_of(request)
     directory: ModelDirectory | None = request.app.state.models
     if directory is not None:
         return JsonResponse(await list_models(request, directory))
-    name, info = state.model.name, state.engine.info
-    data = [_render(state)]
+    name, info = services.model.name, services.engine.info
+    data = [_render(services)]
     kind = kind_of_info(info) if info is not None else Kind.CHAT
     return JsonResponse({"object": "list", "data": data, "models": [render_capabilities(name, kind, info)]})
 
 
 async def list_models(request: Request, directory: ModelDirectory) -> dict[str, Any]:
     """Render the list of a server that has many models, after `?reload=1` as it is then."""
+    caller = caller_in(request.scope)
     if request.query_params.get("reload", "").lower() in ("1", "true"):
-        caller_in(request.scope).client.require(Permission.CHANGE, "reading the models again", "reload")
-        await directory.reload(request)
-    return {"object": "list", **await directory.render(request)}
+        caller.client.require(Permission.CHANGE, "reading the models again", "reload")
+        await directory.reload(caller)
+    return {"object": "list", **await directory.render(caller)}
 
 
 @router.get(
@@ -62,15 +62,16 @@ async def list_models(request: Request, directory: ModelDirectory) -> dict[str, 
     policy=for_server(Permission.ANY, LLAMA_ERRORS),
     responses=answers(MODEL, 404),
 )
-async def model(request: Request, name: Annotated[str, PathParameter("Name of the model.")]) -> Response:
+async def model(
+    request: Request, services: Services, name: Annotated[str, PathParameter("Name of the model.")]
+) -> Response:
     """One model by its name."""
-    state = state_of(request)
     directory: ModelDirectory | None = request.app.state.models
     if directory is not None:
-        return JsonResponse(await directory.render_one(request, name))
-    if name not in (state.model.name, *state.settings.server.aliases):
+        return JsonResponse(await directory.render_one(caller_in(request.scope), name))
+    if name not in (services.model.name, *services.settings.server.aliases):
         raise NotFound(f"model '{name:.256}' not found")
-    return JsonResponse(_render(state))
+    return JsonResponse(_render(services))
 
 
 def render_meta(info: ModelInfo) -> dict[str, Any]:
@@ -102,17 +103,17 @@ def render_capabilities(name: str, kind: Kind, info: ModelInfo | None) -> dict[s
     }
 
 
-def _render(state: AppState) -> dict[str, Any]:
+def _render(services: Services) -> dict[str, Any]:
     # compat: /v1/models: answered while the model is still loading, then without `meta`.
-    name, info, server = state.model.name, state.engine.info, state.settings.server
+    name, info, server = services.model.name, services.engine.info, services.settings.server
     return {
         "id": name,
         "aliases": list(server.aliases),
         "tags": list(server.tags),
         "object": "model",
-        "created": state.started_at,
+        "created": services.started_at,
         "owned_by": "llamacpp",
-        "name": info and state.model.title,
+        "name": info and services.model.title,
         "kind": info and kind_of_info(info).value,
         "meta": info and render_meta(info),
     }

@@ -6,15 +6,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
-from corral.api.body import JsonResponse, parse_body
+from corral.api.body import JsonResponse
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.model_directory import ModelDirectory
 from corral.api.openapi import EVENTS, answers, body_of, queries, query
 from corral.api.policy import for_server
 from corral.api.router import Operation, Router
 from corral.api.routes.monitor import LIMIT, limit_of
+from corral.api.routes.read_model import read_model
 from corral.api.schema.answer import SUCCESS
 from corral.api.schema.model import ModelRequest
+from corral.api.services import Services
 from corral.api.sse import EventStream
 from corral.core.errors import NotSupported
 from corral.core.key_role import Permission
@@ -30,10 +33,10 @@ _NAME = query("model", "Name of the model.", required=True, type="string")
     openapi_extra=body_of(ModelRequest),
     responses=answers(SUCCESS, 400, 501),
 )
-async def load(request: Request) -> Response:
+async def load(request: Request, services: Services) -> Response:
     """Load a model; `GET /models` and `/models/sse` show its progress."""
     directory = _directory(request)
-    await directory.load(request, (await parse_body(request, ModelRequest)).model)
+    await directory.load(caller_in(request.scope), (await read_model(request, services, ModelRequest)).model)
     return JsonResponse({"success": True})
 
 
@@ -44,10 +47,12 @@ async def load(request: Request) -> Response:
     openapi_extra=body_of(ModelRequest),
     responses=answers(SUCCESS, 400, 501),
 )
-async def unload(request: Request) -> Response:
+async def unload(request: Request, services: Services) -> Response:
     """Unload a model after its running requests; the answer comes when its memory is free."""
     directory = _directory(request)
-    await directory.unload(request, (await parse_body(request, ModelRequest)).model)
+    await directory.unload(
+        caller_in(request.scope), (await read_model(request, services, ModelRequest)).model
+    )
     return JsonResponse({"success": True})
 
 
@@ -58,10 +63,10 @@ async def unload(request: Request) -> Response:
     openapi_extra=body_of(ModelRequest),
     responses=answers(SUCCESS, 400, 501),
 )
-async def download(request: Request) -> Response:
+async def download(request: Request, services: Services) -> Response:
     """Download a model from a hub; `POST /models/unload` cancels it."""
     directory = _directory(request)
-    await directory.download(request, (await parse_body(request, ModelRequest)).model)
+    directory.download((await read_model(request, services, ModelRequest)).model)
     return JsonResponse({"success": True})
 
 
@@ -72,9 +77,9 @@ async def download(request: Request) -> Response:
     openapi_extra=queries(_NAME),
     responses=answers(SUCCESS, 400, 501),
 )
-async def remove(request: Request) -> Response:
+async def remove(request: Request, _services: Services) -> Response:
     """Delete a downloaded model."""
-    await _directory(request).remove(request, request.query_params.get("model", ""))
+    await _directory(request).remove(caller_in(request.scope), request.query_params.get("model", ""))
     return JsonResponse({"success": True})
 
 
@@ -85,9 +90,9 @@ async def remove(request: Request) -> Response:
     openapi_extra=queries(LIMIT),
     responses=answers(None, 400, 501, also=[EVENTS]),
 )
-async def events(request: Request) -> Response:
+async def events(request: Request, _services: Services) -> Response:
     """The states of all models, then their changes as they happen."""
-    return EventStream(_directory(request).watch(request, limit_of(request)))
+    return EventStream(_directory(request).watch(caller_in(request.scope), limit_of(request.query_params)))
 
 
 def _directory(request: Request) -> ModelDirectory:

@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated
 
 from starlette.requests import Request
@@ -16,6 +17,7 @@ from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import EVENTS, answers, list_of, queries, query, shape
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
 from corral.api.router import Operation, PathParameter, Router
+from corral.api.services import Services
 from corral.api.sse import EventStream
 from corral.core.client import Client
 from corral.core.errors import Forbidden, InvalidRequest
@@ -53,10 +55,10 @@ LIMIT = query(
     openapi_extra=queries(_PROMPTS, LIMIT),
     responses=answers(None, 400, also=[EVENTS]),
 )
-async def events(request: Request) -> Response:
+async def events(request: Request, _services: Services) -> Response:
     """What slots, queue, caches and engine do: the last minute, then changes twice a second."""
     monitor: Monitor = request.app.state.monitor
-    reader, limit = _reader(request), limit_of(request)
+    reader, limit = _reader(request), limit_of(request.query_params)
     monitor.check_capacity()
     return EventStream(monitor.watch(reader, limit))
 
@@ -67,7 +69,7 @@ async def events(request: Request) -> Response:
     policy=for_model(Permission.READ, LLAMA_ERRORS, _MODEL),
     responses=answers(_DETAIL, 404),
 )
-async def request_detail(request: Request, n: _Number) -> Response:
+async def request_detail(request: Request, _services: Services, n: _Number) -> Response:
     """One of the last requests of the key: its phases, why it took so long, and why it was not cached."""
     monitor: Monitor = request.app.state.monitor
     number = int(n) if _NUMBER.fullmatch(n) else 0
@@ -88,9 +90,9 @@ def _reader(request: Request) -> Client | None:
     return caller_in(request.scope).client
 
 
-def limit_of(request: Request) -> int:
+def limit_of(query: Mapping[str, str]) -> int:
     """Return the number of events to send; 0: no limit."""
-    text = request.query_params.get("limit", "")
+    text = query.get("limit", "")
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= _MAX_EVENTS):

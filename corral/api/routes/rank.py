@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
-from corral.api.body import parse_body
-from corral.api.caller import caller_in
+from corral.api.call import Call
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.embed import embed, prepare_embedding, require_classes, require_scores, respond
-from corral.api.openapi import answers, body_of
+from corral.api.openapi import answers
 from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded
 from corral.api.prepare_embedding import prepare_inputs, prepare_pairs
 from corral.api.render.embedding import render_classes, render_list, render_ranks
 from corral.api.router import Operation, Router
 from corral.api.schema.answer import CLASSES, RANKS
 from corral.api.schema.embedding import ClassifyRequest, RerankRequest
-from corral.api.state import state_of
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
 
@@ -43,20 +40,19 @@ router = Router()
     "/v1/reranking",
     operation=Operation("rerankDocuments", "Rank documents by how well they fit a query", group.EMBEDDINGS),
     policy=_POLICY,
-    openapi_extra=body_of(RerankRequest),
+    body=RerankRequest,
+    needs=lambda services: require_scores(services.model.info.encoder),
     responses=answers(RANKS, 501),
 )
-async def rerank(request: Request) -> Response:
+async def rerank(call: Call[RerankRequest]) -> Response:
     """Documents, the ones that fit a query best first."""
-    state = state_of(request)
-    require_scores(state.model.info.encoder)
-    body = await parse_body(request, RerankRequest)
+    services, body = call.services, call.body
     is_tei = body.texts is not None
     field = "texts" if is_tei else "documents"
     texts = _texts_of((body.texts if is_tei else body.documents) or [], field)
-    content = (body.query, texts, field, state.model.rerank_template)
-    prepared = await prepare_embedding(request, state.prepare, body.truncate, prepare_pairs, *content)
-    vectors = await embed(request, prepared)
+    content = (body.query, texts, field, services.model.rerank_template)
+    prepared = await prepare_embedding(call, body.truncate, prepare_pairs, *content)
+    vectors = await embed(call, prepared)
 
     def render() -> Any:
         inputs = prepared.inputs
@@ -65,9 +61,9 @@ async def rerank(request: Request) -> Response:
             return render_ranks(vectors, inputs, given, body.top_n, "score")
         documents = [{"document": {"text": text}} for text in texts] if body.return_documents else []
         results = render_ranks(vectors, inputs, documents, body.top_n, "relevance_score")
-        return render_list(body.model or state.model.name, inputs, body.warnings, results=results)
+        return render_list(body.model or services.model.name, inputs, body.warnings, results=results)
 
-    return await respond(state.pools, caller_in(request.scope).record, vectors, render)
+    return await respond(call, vectors, render)
 
 
 @router.post(
@@ -75,27 +71,24 @@ async def rerank(request: Request) -> Response:
     "/v1/classify",
     operation=Operation("classifyTexts", "Classify texts", group.EMBEDDINGS),
     policy=_POLICY,
-    openapi_extra=body_of(ClassifyRequest),
+    body=ClassifyRequest,
+    needs=lambda services: require_classes(services.model.info.encoder),
     responses=answers(CLASSES, 501),
 )
-async def classify(request: Request) -> Response:
+async def classify(call: Call[ClassifyRequest]) -> Response:
     """The model's labels for texts, with raw scores, the best first."""
-    state = state_of(request)
-    encoder = state.model.info.encoder
-    require_classes(encoder)
-    body = await parse_body(request, ClassifyRequest)
-    prepared = await prepare_embedding(
-        request, state.prepare, body.truncate, prepare_inputs, body.inputs, "inputs"
-    )
-    vectors = await embed(request, prepared)
+    services, body = call.services, call.body
+    encoder = services.model.info.encoder
+    prepared = await prepare_embedding(call, body.truncate, prepare_inputs, body.inputs, "inputs")
+    vectors = await embed(call, prepared)
 
     def render() -> Any:
         inputs = prepared.inputs
         classes = render_classes(vectors, inputs, encoder.labels)
         predictions = classes if inputs.is_list else classes[0]
-        return render_list(body.model or state.model.name, inputs, body.warnings, predictions=predictions)
+        return render_list(body.model or services.model.name, inputs, body.warnings, predictions=predictions)
 
-    return await respond(state.pools, caller_in(request.scope).record, vectors, render)
+    return await respond(call, vectors, render)
 
 
 def _texts_of(documents: list[Any], field: str) -> list[str]:

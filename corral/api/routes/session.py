@@ -11,17 +11,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
-from corral.api.body import JsonResponse, parse_body
+from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers, body_of, queries, query
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
 from corral.api.router import Operation, PathParameter, Router
 from corral.api.routes.slot import SLOT, WAIT, restore_file
+from corral.api.routes.slot_call import SlotCall, action_of, require_slots
 from corral.api.schema.answer import SESSION_ACTION, SESSIONS
 from corral.api.schema.state import SessionRequest
-from corral.api.slot_call import SlotCall, action_of, require_slots
-from corral.api.state import state_of
+from corral.api.services import Services
 from corral.api.storage import owner_of
 from corral.core.errors import NotSupported
 from corral.core.key_role import Permission
@@ -44,9 +44,9 @@ _Session = Annotated[str, PathParameter("Name of the session.", _NAME)]
     policy=for_model(Permission.READ, LLAMA_ERRORS, replace(_MODEL, unloaded=Unloaded.REFUSE, wakes=False)),
     responses=answers(SESSIONS, 501),
 )
-async def sessions(request: Request) -> Response:
+async def sessions(request: Request, services: Services) -> Response:
     """All sessions of the key."""
-    require_slots(request)
+    require_slots(services)
     return JsonResponse(
         [
             {
@@ -55,7 +55,7 @@ async def sessions(request: Request) -> Response:
                 "created_at": info.created_at,
                 "updated_at": info.updated_at,
             }
-            for info in state_of(request).storage.sessions.list(owner_of(caller_in(request.scope).client))
+            for info in services.storage.sessions.list(owner_of(caller_in(request.scope).client))
         ]
     )
 
@@ -73,26 +73,26 @@ async def sessions(request: Request) -> Response:
     ),
     responses=answers(SESSION_ACTION, 404, 409, 501, 507),
 )
-async def act(request: Request, id_session: _Session) -> Response:
+async def act(request: Request, services: Services, id_session: _Session) -> Response:
     """Save a slot as a session, restore or fork it into a slot, or remove it."""
-    require_slots(request)
+    require_slots(services)
     action = _ACTIONS[action_of(request, _ACTIONS)]
-    return await action(_SessionCall(request, check_name(id_session, "id_session")))
+    return await action(_SessionCall(request, services, check_name(id_session, "id_session")))
 
 
 class _SessionCall(SlotCall):
     """A request for an action on a session, and the slot that the query names."""
 
-    def __init__(self, request: Request, name: str) -> None:
-        super().__init__(request)
+    def __init__(self, request: Request, services: Services, name: str) -> None:
+        super().__init__(request, services)
         self.store = self.storage.sessions
         self.name = name
         self.id = render_id(name)
-        self.owner = owner_of(caller_in(request.scope).client)
+        self.owner = owner_of(self.caller.client)
 
     async def file(self) -> tuple[SaveDirectory, str] | None:
         """Return the file that the body names, if any."""
-        body = await parse_body(self.request, SessionRequest, default={})
+        body = await self.read(SessionRequest, default={})
         if not body.file:
             return None
         saves = self.saves

@@ -14,18 +14,17 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.blob_response import BlobResponse
-from corral.api.body import JsonResponse, parse_body
-from corral.api.caller import caller_in
+from corral.api.body import JsonResponse
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import BINARY, answers, body_of, queries, query
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
 from corral.api.render.state import render_boundaries
 from corral.api.router import Operation, PathParameter, Router
+from corral.api.routes.slot_call import SlotCall, action_of, require_slots
 from corral.api.schema.answer import SLOT_ACTION, SLOT_INFO
 from corral.api.schema.parse import parse_request
 from corral.api.schema.state import ShiftRequest, SlotFileRequest, StateRequest
-from corral.api.slot_call import SlotCall, action_of, require_slots
-from corral.api.state import state_of
+from corral.api.services import Services
 from corral.core.errors import NotSupported
 from corral.core.key_role import Permission
 from corral.core.result import SlotReport
@@ -59,14 +58,14 @@ SLOT = query("slot", "The slot to restore into.", **_SLOT)
     ),
     responses=answers(SLOT_ACTION, 404, 409, 501, 507, also=[BINARY]),
 )
-async def act(request: Request, id_slot: _Slot) -> Response:
+async def act(request: Request, services: Services, id_slot: _Slot) -> Response:
     """Save, restore, erase, fork or shorten what a slot holds; `?wait=0`: not if it is busy."""
     name = action_of(request, _ACTIONS)
     if name not in _FILE_ACTIONS:
-        require_slots(request)
-    elif state_of(request).storage.saves is None:
+        require_slots(services)
+    elif services.storage.saves is None:
         raise NotSupported("This server does not support slots action. Start it with `--slot-save-path`")
-    return await _ACTIONS[name](SlotCall(request, id_slot))
+    return await _ACTIONS[name](SlotCall(request, services, id_slot))
 
 
 @router.get(
@@ -76,15 +75,15 @@ async def act(request: Request, id_slot: _Slot) -> Response:
     policy=for_model(Permission.READ, LLAMA_ERRORS, _MODEL),
     responses=answers(SLOT_INFO, 400, 404, 501),
 )
-async def info(request: Request, id_slot: _Slot) -> Response:
+async def info(request: Request, services: Services, id_slot: _Slot) -> Response:
     """How many tokens a slot has, and where its messages are."""
-    require_slots(request)
-    report = await SlotCall(request, id_slot).run(Verb.TOKENS, busy=Busy.IGNORE, sees_all=True)
-    return JsonResponse(render_boundaries(report.tokens, state_of(request).model.chat.turn_end))
+    require_slots(services)
+    report = await SlotCall(request, services, id_slot).run(Verb.TOKENS, busy=Busy.IGNORE, sees_all=True)
+    return JsonResponse(render_boundaries(report.tokens, services.model.chat.turn_end))
 
 
 async def _file(call: SlotCall) -> SlotFileRequest:
-    body = await parse_body(call.request, SlotFileRequest)
+    body = await call.read(SlotFileRequest)
     check_name(body.filename, "filename")
     format = call.request.query_params.get("format")
     return parse_request(SlotFileRequest, {"filename": body.filename, "format": format or body.format})
@@ -177,10 +176,8 @@ async def _receive_state(call: SlotCall) -> Blob:
     if call.request.headers.get("content-type", "").startswith(BINARY):
         return await receive(parts, n_max)
     with await receive(parts, n_max * 4 // 3 + _HEAD_ROOM) as body:
-        n_json = state_of(call.request).settings.server.max_body_mib << 20
-        return await state_of(call.request).pools.run_text(
-            caller_in(call.request.scope).client, decode_state, body, n_json
-        )
+        n_json = call.services.settings.server.max_body_mib << 20
+        return await call.services.pools.run_text(call.caller.client, decode_state, body, n_json)
 
 
 async def _tokens(call: SlotCall) -> Response:
@@ -196,7 +193,7 @@ async def _tokens(call: SlotCall) -> Response:
 
 
 async def _context_shift(call: SlotCall) -> Response:
-    body = await parse_body(call.request, ShiftRequest)
+    body = await call.read(ShiftRequest)
     report = await call.run(Verb.SHIFT, n_keep=body.n_keep, n_discard=body.n_discard)
     return JsonResponse({"success": True, "new_n_tokens": report.n_tokens})
 

@@ -10,8 +10,9 @@ from starlette.responses import Response
 
 from corral import __version__
 from corral.api import group
-from corral.api.body import JsonResponse, parse_body
-from corral.api.caller import caller_in
+from corral.api.body import JsonResponse
+from corral.api.call import Call
+from corral.api.caller import Caller, caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS, render_error
 from corral.api.model import ChatSettings
 from corral.api.openapi import answers, body_like, queries, query, shape
@@ -20,10 +21,10 @@ from corral.api.render.capability import render_capability
 from corral.api.render.native import render_slot
 from corral.api.render.warning import render_warnings
 from corral.api.router import Operation, Router
+from corral.api.routes.slot_call import require_slots
 from corral.api.schema.answer import HEALTH, PROPS, SLOTS, SUCCESS
 from corral.api.schema.parse import RequestModel
-from corral.api.slot_call import require_slots
-from corral.api.state import AppState, state_of
+from corral.api.services import Services
 from corral.chat.message import MEDIA_MARK
 from corral.core.errors import NotSupported, Unavailable
 from corral.core.key_role import Permission
@@ -47,6 +48,12 @@ _PROPS_BODY = body_like({"type": "object"}, required=False)
 _READY = shape(status="string")
 
 
+def _require_props(services: Services) -> None:
+    if not services.settings.server.props:
+        message = "This server does not support changing global properties. Start it with `--props`"
+        raise NotSupported(message)
+
+
 @router.get(
     "/health",
     "/v1/health",
@@ -55,11 +62,10 @@ _READY = shape(status="string")
     openapi_extra=queries(_INCLUDE, _FAIL),
     responses=answers(HEALTH),
 )
-async def health(request: Request) -> Response:
+async def health(request: Request, services: Services) -> Response:
     """Whether the server can answer."""
-    state = state_of(request)
-    state.admission.check_answers(tells_why=not caller_in(request.scope).is_anonymous)
-    slots, query = state.telemetry.slots, request.query_params
+    services.admission.check_answers(tells_why=not caller_in(request.scope).is_anonymous)
+    slots, query = services.telemetry.slots, request.query_params
     n_idle = slots.n_idle
     is_full = not n_idle and ("include_slots" in query or "fail_on_no_slot" in query)
     # compat: /health: the older status for clients that ask about slots; today's is ok for all others.
@@ -68,11 +74,11 @@ async def health(request: Request) -> Response:
         "slots_idle": n_idle,
         "slots_processing": slots.n_busy,
     }
-    if isinstance(state.engine, FleetFacts):
-        n_ready = sum(engine.is_serving for engine in state.engine.engines)
-        status["engines"] = {"ready": n_ready, "total": len(state.engine.engines)}
-    if "include_slots" in query and state.settings.server.slots and _may_read(request):
-        status["slots"] = _render_slots(state)
+    if isinstance(services.engine, FleetFacts):
+        n_ready = sum(engine.is_serving for engine in services.engine.engines)
+        status["engines"] = {"ready": n_ready, "total": len(services.engine.engines)}
+    if "include_slots" in query and services.settings.server.slots and _may_read(caller_in(request.scope)):
+        status["slots"] = _render_slots(services)
     if is_full and "fail_on_no_slot" in query:
         # compat: /health: the older status together with today's error shape.
         return JsonResponse({**status, **render_error(Unavailable("no slot available"))}, 503)
@@ -85,9 +91,9 @@ async def health(request: Request) -> Response:
     policy=for_model(Permission.PUBLIC, LLAMA_ERRORS, _WATCHED),
     responses=answers(_READY),
 )
-async def ready(request: Request) -> Response:
+async def ready(request: Request, services: Services) -> Response:
     """Whether a request would be taken on now."""
-    state_of(request).admission.check_ready(tells_why=not caller_in(request.scope).is_anonymous)
+    services.admission.check_ready(tells_why=not caller_in(request.scope).is_anonymous)
     return JsonResponse({"status": "ready"})
 
 
@@ -98,15 +104,14 @@ async def ready(request: Request) -> Response:
     openapi_extra=queries(_FAIL),
     responses=answers(SLOTS, 501),
 )
-async def slots(request: Request) -> Response:
+async def slots(request: Request, services: Services) -> Response:
     """What every slot is doing."""
-    state = state_of(request)
-    require_slots(request)
-    state.admission.check_health()
-    if request.query_params.get("fail_on_no_slot") and not state.telemetry.slots.n_idle:
+    require_slots(services)
+    services.admission.check_health()
+    if request.query_params.get("fail_on_no_slot") and not services.telemetry.slots.n_idle:
         raise Unavailable("no slot available")
-    return await state.pools.run_text(
-        caller_in(request.scope).client, lambda: JsonResponse(_render_slots(state))
+    return await services.pools.run_text(
+        caller_in(request.scope).client, lambda: JsonResponse(_render_slots(services))
     )
 
 
@@ -117,10 +122,9 @@ async def slots(request: Request) -> Response:
     openapi_extra=queries(_KEYWORDS),
     responses=answers(PROPS),
 )
-async def props(request: Request) -> Response:
+async def props(request: Request, services: Services) -> Response:
     """Settings of the server and facts of the model."""
-    state = state_of(request)
-    model, server, system = state.model, state.settings.server, state.defaults.system_prompt
+    model, server, system = services.model, services.settings.server, services.defaults.system_prompt
     public: dict[str, Any] = {
         "default_generation_settings": {"n_ctx": model.info.n_ctx},
         "total_slots": model.info.n_slots,
@@ -134,7 +138,7 @@ async def props(request: Request) -> Response:
             "video": False,
         },
         "media_marker": MEDIA_MARK,
-        "is_sleeping": state.engine.state is EngineState.SLEEPING,
+        "is_sleeping": services.engine.state is EngineState.SLEEPING,
         "build_info": BUILD_INFO,
         "server_version": __version__,
         "batch_exact": _render_exactness(model.info.batch_exact),
@@ -147,19 +151,19 @@ async def props(request: Request) -> Response:
     return JsonResponse(
         {
             **public,
-            "default_generation_settings": _render_slot(state, SlotView(0), ""),
+            "default_generation_settings": _render_slot(services, SlotView(0), ""),
             "model_path": model.path,
             "model_file": model.info.path,
             "endpoint_slots": server.slots,
             "endpoint_props": server.props,
             "endpoint_metrics": server.metrics,
-            "chats": state.storage.chats is not None,
+            "chats": services.storage.chats is not None,
             "durable": True,  # streams outlive their clients
             "ui": server.ui,
             "ui_settings": request.app.state.ui_settings,
             "ui_mcp_origins": server.ui_mcp_origins,
-            "endpoint_tools": state.mcp is not None
-            and bool(state.mcp.names(caller_in(request.scope).client)),
+            "endpoint_tools": services.mcp is not None
+            and bool(services.mcp.names(caller_in(request.scope).client)),
             # compat: /props: as they were called before.
             "webui": server.ui,
             "webui_settings": request.app.state.ui_settings,
@@ -180,23 +184,20 @@ async def props(request: Request) -> Response:
     "/props",
     operation=Operation("setProps", "Change the server's properties", group.SERVER),
     policy=for_model(Permission.CHANGE, LLAMA_ERRORS, replace(_DESCRIBED, named_in=NamedIn.QUERY)),
+    body=RequestModel,
+    default={},
+    needs=_require_props,
     openapi_extra=_PROPS_BODY,
     responses=answers(SUCCESS, 501),
 )
-async def set_props(request: Request) -> Response:
+async def set_props(call: Call[RequestModel]) -> Response:
     """Change properties of the server; there are none to change yet."""
-    if not state_of(request).settings.server.props:
-        message = "This server does not support changing global properties. Start it with `--props`"
-        raise NotSupported(message)
-    body = await parse_body(request, RequestModel, default={})
-    return JsonResponse({"success": True, **render_warnings(body.warnings)})
+    return JsonResponse({"success": True, **render_warnings(call.body.warnings)})
 
 
-def _may_read(request: Request) -> bool:
+def _may_read(caller: Caller) -> bool:
     """Whether a client of a public route may also see what others are doing."""
-    return not caller_in(request.scope).is_anonymous and caller_in(request.scope).client.role.may(
-        Permission.READ
-    )
+    return not caller.is_anonymous and caller.client.role.may(Permission.READ)
 
 
 def _render_tool_template(chat: ChatSettings) -> dict[str, str]:
@@ -204,17 +205,17 @@ def _render_tool_template(chat: ChatSettings) -> dict[str, str]:
     return {"chat_template_tool_use": source} if source != chat.chat_format.template.source else {}
 
 
-def _render_slots(state: AppState) -> list[dict[str, Any]]:
-    detokenize = state.model.vocab.detokenize
+def _render_slots(services: Services) -> list[dict[str, Any]]:
+    detokenize = services.model.vocab.detokenize
     return [
-        _render_slot(state, view, detokenize(view.task.own_prompt) if view.task else "")
-        for view in state.telemetry.slots.views
+        _render_slot(services, view, detokenize(view.task.own_prompt) if view.task else "")
+        for view in services.telemetry.slots.views
     ]
 
 
-def _render_slot(state: AppState, view: SlotView, prompt: str) -> dict[str, Any]:
-    model, defaults = state.model, state.defaults.params
-    drafts = state.settings.engine.drafts and defaults.speculative.n_max > 0
+def _render_slot(services: Services, view: SlotView, prompt: str) -> dict[str, Any]:
+    model, defaults = services.model, services.defaults.params
+    drafts = services.settings.engine.drafts and defaults.speculative.n_max > 0
     return render_slot(view, model.info.n_ctx, model.name, defaults, prompt, drafts)
 
 

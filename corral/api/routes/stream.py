@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
-from corral.api.body import JsonResponse, parse_body
+from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.disconnect import run_for_client
@@ -20,8 +20,9 @@ from corral.api.front_id import PASSED
 from corral.api.openapi import EVENTS, answers, body_of, list_of, queries, query, shape
 from corral.api.policy import Live, for_server
 from corral.api.router import Operation, Router
+from corral.api.routes.read_model import read_model
 from corral.api.schema.parse import RequestModel
-from corral.api.state import state_of
+from corral.api.services import Services
 from corral.api.stream_session import StreamSession
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
@@ -58,9 +59,9 @@ class StreamLookupRequest(RequestModel):
     openapi_extra=queries(_ID, _FROM, _IDS),
     responses=answers(None, 400, 404, 503, also=[EVENTS]),
 )
-async def follow(request: Request) -> Response:
+async def follow(request: Request, services: Services) -> Response:
     """The stream of a conversation from an offset on, or after `Last-Event-ID`, also what is to come."""
-    session = state_of(request).streams.find(caller_in(request.scope).client.id, _id(request))
+    session = services.streams.find(caller_in(request.scope).client.id, _id(request))
     last_id = request.headers.get("last-event-id")
     has_ids = last_id is not None or request.query_params.get("ids") in ("true", "1")
     place = last_id or request.query_params.get("from") or "0"
@@ -74,13 +75,13 @@ async def follow(request: Request) -> Response:
     openapi_extra=body_of(StreamLookupRequest),
     responses=answers(list_of(_STREAM)),
 )
-async def lookup(request: Request) -> Response:
+async def lookup(request: Request, services: Services) -> Response:
     """The streams of some conversations, as far as they are known."""
-    body = await parse_body(request, StreamLookupRequest)
-    streams, owner = state_of(request).streams, caller_in(request.scope).client.id
+    body = await read_model(request, services, StreamLookupRequest)
+    streams, owner = services.streams, caller_in(request.scope).client.id
     found = [session for id in dict.fromkeys(body.conversation_ids) for session in streams.lookup(owner, id)]
     rendered = [_render(session) for session in found]
-    return JsonResponse([*rendered, *await _find_elsewhere(request, body)])
+    return JsonResponse([*rendered, *await _find_elsewhere(request, services, body)])
 
 
 @router.delete(
@@ -90,18 +91,20 @@ async def lookup(request: Request) -> Response:
     openapi_extra=queries(_ID),
     responses={204: {"description": "Success."}, 400: {"description": "bad request"}},
 )
-async def stop(request: Request) -> Response:
+async def stop(request: Request, services: Services) -> Response:
     """Stop the stream of a conversation, and forget it."""
-    state, client, id = state_of(request), caller_in(request.scope).client, _id(request)
-    await state.streams.remove(client.id, id)
-    if state.journal is not None:
-        state.journal.post(state.journal.drop, client, id)
+    client, id = caller_in(request.scope).client, _id(request)
+    await services.streams.remove(client.id, id)
+    if services.journal is not None:
+        services.journal.post(services.journal.drop, client, id)
     return Response(status_code=204)
 
 
-async def _find_elsewhere(request: Request, body: StreamLookupRequest) -> list[dict[str, Any]]:
+async def _find_elsewhere(
+    request: Request, services: Services, body: StreamLookupRequest
+) -> list[dict[str, Any]]:
     """Return the streams that other servers with the same storage have."""
-    sharing = state_of(request).sharing
+    sharing = services.sharing
     if sharing is None or PASSED in request.headers:
         return []
     asked = orjson.dumps({"conversation_ids": body.conversation_ids})

@@ -14,19 +14,19 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.answer_size import refuse_large_answer
-from corral.api.body import JsonResponse, parse_body
-from corral.api.caller import caller_in
+from corral.api.body import JsonResponse
+from corral.api.call import Call
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.json_encode import Rows
-from corral.api.openapi import answers, body_of
+from corral.api.openapi import answers
 from corral.api.piece_response import respond_json
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
-from corral.api.pools import SHORT_BYTES, body_bytes
+from corral.api.pools import SHORT_BYTES
 from corral.api.prompt import tokenize_mixed
 from corral.api.router import Operation, Router
 from corral.api.schema.answer import CONTENT, TOKENIZER, TOKENS
 from corral.api.schema.token import DetokenizeRequest, TokenizeRequest
-from corral.api.state import state_of
+from corral.api.services import Services
 from corral.api.vocab import Vocab
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
@@ -46,47 +46,43 @@ _PIECE_VALUES = 4
     "/tokenize",
     operation=Operation("tokenize", "Convert text to tokens", group.TOKENS),
     policy=for_model(Permission.USE, LLAMA_ERRORS, _MODEL),
-    openapi_extra=body_of(TokenizeRequest),
+    body=TokenizeRequest,
+    needs=lambda services: services.model.vocab,
     responses=answers(TOKENS),
 )
-async def tokenize(request: Request) -> Response:
+async def tokenize(call: Call[TokenizeRequest]) -> Response:
     """Tokens of a text."""
-    state, vocab = state_of(request), state_of(request).model.vocab
-    body = await parse_body(request, TokenizeRequest)
-    state.wake_engine()
-    max_bytes = state.settings.server.max_response_mib << 20
-    n_sent, record = body_bytes(request), caller_in(request.scope).record
+    services, body, client, n_sent = call.services, call.body, call.client, call.n_bytes
+    services.wake_engine()
+    vocab, max_bytes = services.model.vocab, services.settings.server.max_response_mib << 20
     if n_sent < SHORT_BYTES:
-        tokens = await state.pools.run_short(
-            record.client, vocab, lambda vocab: _tokenize(body, vocab, max_bytes)
+        tokens = await services.pools.run_short(
+            client, vocab, lambda vocab: _tokenize(body, vocab, max_bytes)
         )
     else:
-        tokens = await state.pools.run_sized(record.client, n_sent, _tokenize, body, vocab, max_bytes)
+        tokens = await services.pools.run_sized(client, n_sent, _tokenize, body, vocab, max_bytes)
     n_bytes = _n_bytes(tokens, body)
-    n_ctx = state.model.info.n_ctx
+    n_ctx = services.model.info.n_ctx
     render, free = partial(_render_tokens, tokens, body, vocab, n_ctx), partial(free_tokens, tokens)
-    return await respond_json(state.pools, record, render, n_bytes, on_end=free)
+    return await respond_json(services.pools, call.record, render, n_bytes, on_end=free)
 
 
 @router.post(
     "/detokenize",
     operation=Operation("detokenize", "Convert tokens to text", group.TOKENS),
     policy=for_model(Permission.USE, LLAMA_ERRORS, _MODEL),
-    openapi_extra=body_of(DetokenizeRequest),
+    body=DetokenizeRequest,
+    needs=lambda services: services.model.vocab,
     responses=answers(CONTENT),
 )
-async def detokenize(request: Request) -> Response:
+async def detokenize(call: Call[DetokenizeRequest]) -> Response:
     """Text of tokens."""
-    state = state_of(request)
-    vocab, pools = state.model.vocab, state.pools
-    body = await parse_body(request, DetokenizeRequest)
-    state.wake_engine()
+    vocab, pools, body = call.services.model.vocab, call.services.pools, call.body
+    call.services.wake_engine()
     if len(body.tokens) <= _FEW_TOKENS:  # a lookup of each, faster than another thread wakes up
         return JsonResponse(_render_content(_detokenize(body.tokens, vocab)))
-    text = await pools.run_text(caller_in(request.scope).client, _detokenize, body.tokens, vocab)
-    return await respond_json(
-        pools, caller_in(request.scope).record, lambda: _render_content(text), 2 * len(text)
-    )
+    text = await pools.run_text(call.client, _detokenize, body.tokens, vocab)
+    return await respond_json(pools, call.record, lambda: _render_content(text), 2 * len(text))
 
 
 @router.get(
@@ -97,9 +93,9 @@ async def detokenize(request: Request) -> Response:
     policy=for_model(Permission.USE, LLAMA_ERRORS, replace(_MODEL, named_in=NamedIn.QUERY)),
     responses=answers(TOKENIZER),
 )
-async def tokenizer_info(request: Request) -> Response:
+async def tokenizer_info(_request: Request, services: Services) -> Response:
     """The special tokens and the chat template, in the shape of vLLM: `lm_eval` tokenizes through it."""
-    model = state_of(request).model
+    model = services.model
     vocab = model.vocab
     return JsonResponse(
         {

@@ -10,24 +10,32 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
-from corral.api.body import JsonResponse, parse_body
+from corral.api.body import JsonResponse
+from corral.api.call import Call
 from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.disconnect import run_for_client
 from corral.api.mcp.config import OPTION
 from corral.api.mcp.session import McpTool
 from corral.api.mcp.sessions import McpSessions
-from corral.api.openapi import answers, body_of
+from corral.api.openapi import answers
 from corral.api.policy import for_server
 from corral.api.router import Operation, Router
 from corral.api.schema.answer import TOOL_LIST, TOOL_RESULT
 from corral.api.schema.field import Flag
 from corral.api.schema.parse import RequestModel
-from corral.api.state import state_of
+from corral.api.services import Services
 from corral.core.errors import FeatureDisabled, InvalidRequest, McpError, NotFound
 from corral.core.key_role import Permission
 
 router = Router()
+
+
+def _sessions(services: Services) -> McpSessions:
+    sessions = services.mcp
+    if sessions is None:
+        raise FeatureDisabled(f"this feature is disabled: the server runs no tools without {OPTION}")
+    return sessions
 
 
 class ToolCallRequest(RequestModel):
@@ -42,9 +50,9 @@ class ToolCallRequest(RequestModel):
     policy=for_server(Permission.USE, LLAMA_ERRORS),
     responses=answers(TOOL_LIST, 403),
 )
-async def tools(request: Request) -> Response:
+async def tools(request: Request, services: Services) -> Response:
     """The tools that this key may call, of all MCP servers that work."""
-    sessions = _sessions(request)
+    sessions = _sessions(services)
     found = await run_for_client(sessions.all_tools(caller_in(request.scope).client), request.receive)
     return JsonResponse([_render(tool) for tool in found])
 
@@ -53,17 +61,18 @@ async def tools(request: Request) -> Response:
     "/tools",
     operation=Operation("callTool", "Call a tool", group.TOOLS),
     policy=for_server(Permission.USE, LLAMA_ERRORS),
-    openapi_extra=body_of(ToolCallRequest),
+    body=ToolCallRequest,
+    needs=_sessions,
     responses=answers(TOOL_RESULT, 403, 404),
 )
-async def call_tool(request: Request) -> Response:
+async def call_tool(call: Call[ToolCallRequest]) -> Response:
     """Call a tool, and return the result as its MCP server sent it; long texts are cut. A call that failed
     has an `error`."""
-    sessions, client = _sessions(request), caller_in(request.scope).client
-    body = await parse_body(request, ToolCallRequest)
+    sessions, client = _sessions(call.services), call.client
+    body = call.body
     if body.stream:
         raise InvalidRequest("results come whole", field="stream")
-    return JsonResponse(await run_for_client(_answer(sessions, client, body), request.receive))
+    return JsonResponse(await run_for_client(_answer(sessions, client, body), call.caller.disconnect))
 
 
 # compat: /cors-proxy: 403, as where llama-server's page may not use it. Corral's page needs no proxy.
@@ -77,7 +86,7 @@ async def call_tool(request: Request) -> Response:
     operation=None,
     policy=for_server(Permission.ANY, LLAMA_ERRORS),
 )
-async def proxy(_request: Request) -> Response:
+async def proxy(_request: Request, _services: Services) -> Response:
     raise FeatureDisabled("this feature is disabled: Corral does not act as a proxy")
 
 
@@ -107,13 +116,6 @@ async def _call(sessions: McpSessions, client: Any, body: ToolCallRequest) -> di
         if any(tool.name == name for tool in await sessions.tools(client, server)):
             return await sessions.call(client, server, name, body.params)
     raise NotFound(f"tool '{body.tool:.64}' does not exist")
-
-
-def _sessions(request: Request) -> McpSessions:
-    sessions = state_of(request).mcp
-    if sessions is None:
-        raise FeatureDisabled(f"this feature is disabled: the server runs no tools without {OPTION}")
-    return sessions
 
 
 def _render(tool: McpTool) -> dict[str, Any]:

@@ -8,14 +8,12 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
-from starlette.requests import Request
-
-from corral.api.caller import caller_in
+from corral.api.caller import Caller
 from corral.api.routes.model import render_capabilities, render_meta
 from corral.core.catalog import CatalogModel
 from corral.core.client import Client
 from corral.core.errors import CorralError, InvalidRequest, NotFound, Unavailable
-from corral.server.router.dispatch import client_of
+from corral.server.router.dispatch import known_client
 from corral.server.router.download import Downloads
 from corral.server.router.model import ModelState, ModelStore, ServedModel
 from corral.server.router.registry import Registry
@@ -48,27 +46,27 @@ class Directory:
         self._shown: dict[str, tuple[ModelState, float]] = {}
         registry.listeners.append(self._on_change)
 
-    async def render(self, request: Request) -> dict[str, Any]:
-        visible = self._registry.visible(client_of(request.scope))
+    async def render(self, caller: Caller) -> dict[str, Any]:
+        visible = self._registry.visible(known_client(caller))
         await asyncio.to_thread(look_at, visible)
         return {
-            "data": [*(self._row(request, model) for model in visible), *self._downloads.rows()],
+            "data": [*(self._row(caller, model) for model in visible), *self._downloads.rows()],
             "models": [
                 render_capabilities(model.name, kind_of_model(model), model.info) for model in visible
             ],
             "memory": {"limit": self._registry.host_bytes},
         }
 
-    async def render_one(self, request: Request, name: str) -> dict[str, Any]:
+    async def render_one(self, caller: Caller, name: str) -> dict[str, Any]:
         try:
-            model = self._registry.find(name, client_of(request.scope))
+            model = self._registry.find(name, known_client(caller))
         except InvalidRequest as error:
             raise NotFound(error.message) from None
         await asyncio.to_thread(look_at, [model])
-        return self._row(request, model)
+        return self._row(caller, model)
 
-    async def load(self, request: Request, name: str) -> None:
-        model = self._registry.find(name, client_of(request.scope))
+    async def load(self, caller: Caller, name: str) -> None:
+        model = self._registry.find(name, known_client(caller))
         if model.is_up:
             raise InvalidRequest("model is already loaded")
         task = asyncio.create_task(self._registry.load(model, again=True))
@@ -78,22 +76,22 @@ class Directory:
         if task.done():
             task.result()
 
-    async def unload(self, request: Request, name: str) -> None:
+    async def unload(self, caller: Caller, name: str) -> None:
         if self._downloads.cancel(name):
             return
-        model = self._registry.find(name, client_of(request.scope))
+        model = self._registry.find(name, known_client(caller))
         if model.state in (ModelState.UNLOADED, ModelState.SLEEPING, ModelState.FAILED):
             raise InvalidRequest("model is not loaded")
         await self._registry.unload(model)
 
-    async def download(self, request: Request, name: str) -> None:  # noqa: ARG002
+    def download(self, name: str) -> None:
         self._downloads.start(name)
 
-    async def remove(self, request: Request, name: str) -> None:
-        await self._downloads.remove(self._registry.find(name, client_of(request.scope)))
+    async def remove(self, caller: Caller, name: str) -> None:
+        await self._downloads.remove(self._registry.find(name, known_client(caller)))
 
-    async def reload(self, request: Request) -> None:
-        if self._read is None or caller_in(request.scope).is_anonymous:
+    async def reload(self, caller: Caller) -> None:
+        if self._read is None or caller.is_anonymous:
             return
         async with self._reloading:
             try:
@@ -105,10 +103,10 @@ class Directory:
     async def stop_downloads(self) -> None:
         await self._downloads.close()
 
-    async def watch(self, request: Request, limit: int = 0) -> AsyncGenerator[dict[str, Any]]:
+    async def watch(self, caller: Caller, limit: int = 0) -> AsyncGenerator[dict[str, Any]]:
         if len(self._watchers) >= MAX_WATCHERS:
             raise Unavailable(f"the limit of {MAX_WATCHERS} watching clients is reached")
-        client = client_of(request.scope)
+        client = known_client(caller)
         queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(_MAX_EVENTS)
         for model in self._registry.visible(client):
             queue.put_nowait(_event(model))
@@ -150,7 +148,7 @@ class Directory:
             if not queue.full():
                 queue.put_nowait(event)
 
-    def _row(self, request: Request, model: ServedModel) -> dict[str, Any]:
+    def _row(self, caller: Caller, model: ServedModel) -> dict[str, Any]:
         info, entry = model.info, model.entry
         inputs = [kind.value for kind in media_of_model(model)]
         return {
@@ -162,9 +160,7 @@ class Directory:
             "owned_by": "llamacpp",
             "name": title_of_model(model),
             "kind": kind_of_model(model).value,
-            "status": render_status(
-                model, self._registry.place(model), tells_why=not caller_in(request.scope).is_anonymous
-            ),
+            "status": render_status(model, self._registry.place(model), tells_why=not caller.is_anonymous),
             "architecture": {"input_modalities": ["text", *inputs], "output_modalities": ["text"]},
             "source": entry.source,
             "groups": list(entry.groups),
@@ -177,7 +173,7 @@ class Directory:
                 "is_pinned": entry.is_pinned,
             },
             "meta": info and render_meta(info),
-            **({} if caller_in(request.scope).is_anonymous else {"path": entry.settings.engine.model}),
+            **({} if caller.is_anonymous else {"path": entry.settings.engine.model}),
         }
 
 

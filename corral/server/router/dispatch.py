@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from corral.api.caller import caller_in
+from corral.api.caller import Caller, caller_in
 from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.error import ErrorAnswer
 from corral.api.policy import ModelUse, NamedIn, Policy, Unloaded
@@ -58,7 +58,7 @@ class ModelDispatch:
     async def _find(
         self, scope: Scope, use: ModelUse, receive: Receive
     ) -> tuple[ServedModel, ReadBody | None]:
-        client, body = client_of(scope), None
+        client, body = known_client(caller_in(scope)), None
         name = query_of(scope).get("model")
         if name is None and use.named_in in _FIELDS:
             body = await read_body(receive, self._server.max_body_mib)
@@ -135,9 +135,9 @@ class ModelObserver:
                 observer.on_request_end(scope, record)
 
 
-def client_of(scope: Scope) -> Client | None:
+def known_client(caller: Caller) -> Client | None:
     """Return the client of a request; None if it has no key although keys are required."""
-    return None if caller_in(scope).is_anonymous else caller_in(scope).client
+    return None if caller.is_anonymous else caller.client
 
 
 def _use_of(scope: Scope) -> ModelUse | None:

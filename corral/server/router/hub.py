@@ -6,6 +6,7 @@ It is built like the application of one model, but without an engine.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
 from starlette.applications import Starlette
@@ -13,7 +14,6 @@ from starlette.types import ASGIApp
 
 from corral.api.batch.runner import BatchRunner
 from corral.api.engine import Engine
-from corral.api.state import AppState
 from corral.core.errors import Unavailable
 from corral.core.result import Loading, ModelInfo
 from corral.core.settings import Settings
@@ -21,6 +21,7 @@ from corral.link.lifecycle import EngineState
 from corral.server.app import create_app
 from corral.server.defaults import default_params
 from corral.server.router.routes import router
+from corral.server.services import open_services
 from corral.telemetry.dispatcher import Telemetry
 
 
@@ -45,12 +46,14 @@ class NoEngine:
 def create_hub(settings: Settings, dispatch: Callable[[ASGIApp], ASGIApp], n_parallel: int = 1) -> Starlette:
     """Raises CorralError if a file or directory in the settings is unusable. `n_parallel`: lines of batches
     that run at once."""
-    state = AppState(settings, cast(Engine, NoEngine()), Telemetry(), default_params(settings))
-    if state.storage.batches is not None:
-        state.batches = BatchRunner(
-            state.storage.batches,
-            lambda: not state.admission.is_draining,
+    services = open_services(settings, cast(Engine, NoEngine()), Telemetry(), default_params(settings))
+    if services.storage.batches is not None:
+        admission = services.admission
+        batches = BatchRunner(
+            services.storage.batches,
+            lambda: not admission.is_draining,
             lambda: n_parallel,
             has_many_models=True,
         )
-    return create_app(state, first=router.routes, dispatch=dispatch)
+        services = replace(services, batches=batches)
+    return create_app(services, first=router.routes, dispatch=dispatch)

@@ -24,7 +24,7 @@ import psutil
 from starlette.applications import Starlette
 
 from corral.api.background import cancel
-from corral.api.state import AppState
+from corral.api.services import Services
 from corral.core.catalog import CatalogModel
 from corral.core.errors import CorralError, EngineDied, InsufficientStorage
 from corral.core.result import Loading, ModelInfo, Planned, Stage
@@ -266,7 +266,7 @@ class ServedModel:
 
         settings = await Errand(self._find_files, note).run()
         self._early = None
-        hub: AppState = self._around.hub.state.api
+        hub: Services = self._around.hub.state.services
         server, telemetry = settings.server, Telemetry(hub.telemetry.ledger)
         engine = self._engine = EngineClient(
             self._limited(settings.engine),

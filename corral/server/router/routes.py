@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral import __version__
-from corral.api.body import JsonResponse, parse_body
+from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
 from corral.api.dialects.messages import routes as messages
 from corral.api.dialects.messages.model_list import render_model as render_messages_model
@@ -23,11 +23,12 @@ from corral.api.routes import metrics as metrics_routes
 from corral.api.routes import model as model_routes
 from corral.api.routes import status
 from corral.api.routes.model import list_models
-from corral.api.state import AppState, state_of
+from corral.api.routes.read_model import read_model
+from corral.api.services import Services
 from corral.core.errors import NotFound, NotSupported
 from corral.core.libllama import BUILD_INFO
 from corral.gguf.preflight import read_header
-from corral.server.router.dispatch import client_of
+from corral.server.router.dispatch import known_client
 from corral.server.router.model import ModelState, ServedModel
 from corral.server.router.registry import Registry
 from corral.server.router.role import kind_of_model
@@ -36,22 +37,22 @@ router = Router()
 
 
 @router.instead_of(status.router, status.health)
-async def health(_request: Request) -> Response:
+async def health(_request: Request, _services: Services) -> Response:
     """Whether the server can answer; models are loaded when they are used."""
     return JsonResponse({"status": "ok"})
 
 
 @router.instead_of(status.router, status.ready)
-async def ready(request: Request) -> Response:
+async def ready(_request: Request, services: Services) -> Response:
     """Whether a request would be taken on now."""
-    state_of(request).admission.check_open()
+    services.admission.check_open()
     return JsonResponse({"status": "ready"})
 
 
 @router.instead_of(status.router, status.props)
-async def props(request: Request) -> Response:
+async def props(request: Request, services: Services) -> Response:
     """Settings of the server; `?model=` those of a model."""
-    server = state_of(request).settings.server
+    server = services.settings.server
     public: dict[str, Any] = {
         "role": "router",
         "max_instances": server.models_max,
@@ -66,14 +67,14 @@ async def props(request: Request) -> Response:
     if caller_in(request.scope).is_anonymous:
         return JsonResponse(public)
     settings = request.app.state.ui_settings
-    chats = state_of(request).storage.chats is not None
+    chats = services.storage.chats is not None
     return JsonResponse(
         {**public, "ui": server.ui, "ui_settings": settings, "webui_settings": settings, "chats": chats}
     )
 
 
 @router.instead_of(metrics_routes.router, metrics_routes.metrics)
-async def metrics(request: Request) -> Response:
+async def metrics(request: Request, _services: Services) -> Response:
     """The metrics of all models, with a label; `?model=` those of a model."""
     found = request.app.state.metrics
     if found is None:
@@ -81,59 +82,61 @@ async def metrics(request: Request) -> Response:
     from corral.server.router.metrics import render_metrics
     from corral.telemetry.prometheus import CONTENT_TYPE
 
-    text = await render_metrics(found, _registry(request).visible(client_of(request.scope)))
+    text = await render_metrics(found, _registry(request).visible(known_client(caller_in(request.scope))))
     return Response(text, media_type=CONTENT_TYPE)
 
 
 @router.instead_of(messages.router, messages.models)
-async def messages_models(request: Request) -> Response:
+async def messages_models(request: Request, services: Services) -> Response:
     """All models, in the shape of Anthropic's API."""
-    visible = _registry(request).visible(client_of(request.scope))
-    return with_id(request, JsonResponse(render_page([_messages_model(request, model) for model in visible])))
+    visible = _registry(request).visible(known_client(caller_in(request.scope)))
+    rows = [_messages_model(model, services.started_at) for model in visible]
+    return with_id(caller_in(request.scope).record, JsonResponse(render_page(rows)))
 
 
 @router.instead_of(messages.router, messages.model)
-async def messages_model(request: Request, name: str) -> Response:
+async def messages_model(request: Request, services: Services, name: str) -> Response:
     """One model by its name, in the shape of Anthropic's API."""
-    row = await request.app.state.models.render_one(request, name)
-    return with_id(request, JsonResponse(_messages_model(request, _registry(request).models[row["id"]])))
+    row = await request.app.state.models.render_one(caller_in(request.scope), name)
+    rendered = _messages_model(_registry(request).models[row["id"]], services.started_at)
+    return with_id(caller_in(request.scope).record, JsonResponse(rendered))
 
 
 @router.instead_of(model_routes.router, model_routes.models)
-async def models(request: Request) -> Response:
+async def models(request: Request, _services: Services) -> Response:
     """All models."""
     return JsonResponse(await list_models(request, request.app.state.models))
 
 
 @router.instead_of(model_routes.router, model_routes.model)
-async def model(request: Request, name: str) -> Response:
+async def model(request: Request, _services: Services, name: str) -> Response:
     """One model by its name."""
-    return JsonResponse(await request.app.state.models.render_one(request, name))
+    return JsonResponse(await request.app.state.models.render_one(caller_in(request.scope), name))
 
 
 @router.instead_of(ollama.router, ollama.tags)
-async def tags(request: Request) -> Response:
+async def tags(request: Request, services: Services) -> Response:
     """All models, in ollama's shape."""
-    visible = _registry(request).visible(client_of(request.scope))
-    return JsonResponse({"models": [await _ollama_model(model, request) for model in visible]})
+    visible = _registry(request).visible(known_client(caller_in(request.scope)))
+    return JsonResponse({"models": [await _ollama_model(model, services.started_at) for model in visible]})
 
 
 @router.instead_of(ollama.router, ollama.processes)
-async def processes(request: Request) -> Response:
+async def processes(request: Request, services: Services) -> Response:
     """The loaded models, in ollama's shape."""
     loaded = [
-        model.front.state
-        for model in _registry(request).visible(client_of(request.scope))
+        model.front.services
+        for model in _registry(request).visible(known_client(caller_in(request.scope)))
         if model.state is ModelState.LOADED and model.front is not None
     ]
-    return JsonResponse({"models": [await _ollama_process(state, request) for state in loaded]})
+    return JsonResponse({"models": [await _ollama_process(each, services.started_at) for each in loaded]})
 
 
 @router.instead_of(ollama.router, ollama.show)
-async def show(request: Request) -> Response:
+async def show(request: Request, services: Services) -> Response:
     """What the file of a model says that is not loaded, in ollama's shape."""
-    body = await parse_body(request, schema.OllamaShowRequest)
-    found = _registry(request).find(body.model or body.name, client_of(request.scope))
+    body = await read_model(request, services, schema.OllamaShowRequest)
+    found = _registry(request).find(body.model or body.name, known_client(caller_in(request.scope)))
     try:
         header = read_header(found.entry.settings.engine.model)
     except OSError:
@@ -157,27 +160,26 @@ def _registry(request: Request) -> Registry:
     return registry
 
 
-def _messages_model(request: Request, model: ServedModel) -> dict[str, Any]:
-    state = state_of(request)
+def _messages_model(model: ServedModel, started_at: int) -> dict[str, Any]:
     most = model.entry.settings.server.max_predict
-    return render_messages_model(model.name, model.info, state.started_at, most)
+    return render_messages_model(model.name, model.info, started_at, most)
 
 
-async def _ollama_process(state: AppState, request: Request) -> dict[str, Any]:
-    digest = await state.file_digest.read(state.model.path)
-    return render_process(state.model, state_of(request).started_at, digest, state.engine.unloads_in_s)
+async def _ollama_process(services: Services, started_at: int) -> dict[str, Any]:
+    digest = await services.file_digest.read(services.model.path)
+    return render_process(services.model, started_at, digest, services.engine.unloads_in_s)
 
 
-async def _ollama_model(model: ServedModel, request: Request) -> dict[str, Any]:
+async def _ollama_model(model: ServedModel, started_at: int) -> dict[str, Any]:
     kind = await asyncio.to_thread(kind_of_model, model)
-    return {**await _ollama_row(model, request), "capabilities": [kind.capability]}
+    return {**await _ollama_row(model, started_at), "capabilities": [kind.capability]}
 
 
-async def _ollama_row(model: ServedModel, request: Request) -> dict[str, Any]:
+async def _ollama_row(model: ServedModel, started_at: int) -> dict[str, Any]:
     if model.is_open and model.front is not None:
-        state = model.front.state
-        digest = await state.file_digest.read(state.model.path)
-        return render_model(state.model, state_of(request).started_at, digest)
+        services = model.front.services
+        digest = await services.file_digest.read(services.model.path)
+        return render_model(services.model, started_at, digest)
     path = model.entry.settings.engine.model
     size = os.path.getsize(path) if os.path.isfile(path) else 0
     return {"name": model.name, "model": model.name, "size": size, "digest": "", "details": _details("")}

@@ -11,7 +11,7 @@ from typing import Protocol
 from starlette.types import ASGIApp
 
 from corral.api.durable_runner import DurableRunner, start_durable
-from corral.api.state import AppState
+from corral.api.services import Services
 from corral.core.catalog import CatalogModel
 from corral.core.settings import Settings
 from corral.link.renderer import Renderer
@@ -96,14 +96,14 @@ class _Life:
         self._hub.state.monitor.start()
         if self._hub.state.metrics is not None:
             self._hub.state.metrics.watch_connections(lambda: len(self._server.connections))
-        batches = self._hub.state.api.batches
+        batches = self._hub.state.services.batches
         if batches is not None:
             observers = [*self._hub.state.observers, ModelObserver(self.registry)]
             batches.start(RecordMiddleware(self._hub, observers))
         durable = self._start_durable()
-        sharing = self._hub.state.api.sharing
+        sharing = self._hub.state.services.sharing
         if sharing is not None:
-            api: AppState = self._hub.state.api
+            api: Services = self._hub.state.services
             sharing.start(
                 self._server.address,
                 batches,
@@ -112,7 +112,7 @@ class _Life:
                 lambda: not api.admission.is_draining,
             )
         self._drain.join(
-            self._hub.state.api.admission.drain, self._hub.state.monitor.close, self._directory.close
+            self._hub.state.services.admission.drain, self._hub.state.monitor.close, self._directory.close
         )
         starters = [
             asyncio.create_task(self.registry.load(model))
@@ -125,11 +125,11 @@ class _Life:
             for task in starters:
                 task.cancel()
             await asyncio.gather(*starters, return_exceptions=True)
-            state: AppState = self._hub.state.api
+            services: Services = self._hub.state.services
             if sharing is not None:
                 await sharing.stop()
-            if state.journal is not None:
-                state.journal.stop()
+            if services.journal is not None:
+                services.journal.stop()
             if durable is not None:
                 await durable.close()
             await self._directory.stop_downloads()
@@ -138,21 +138,21 @@ class _Life:
             await self.registry.close()
             await asyncio.to_thread(self._renderer.close)
             with contextlib.suppress(asyncio.CancelledError):
-                await state.responses.close()
-            await state.streams.close()
-            if state.journal is not None:
-                await state.journal.close()
-            if state.mcp is not None:
-                await state.mcp.close()
-            await state.telemetry.ledger.close()
-            await state.storage.sessions.close()
+                await services.responses.close()
+            await services.streams.close()
+            if services.journal is not None:
+                await services.journal.close()
+            if services.mcp is not None:
+                await services.mcp.close()
+            await services.telemetry.ledger.close()
+            await services.storage.sessions.close()
             if sharing is not None:
                 await sharing.close()
 
     def _start_durable(self) -> DurableRunner | None:
-        state: AppState = self._hub.state.api
+        services: Services = self._hub.state.services
         app = RecordMiddleware(self._hub, [*self._hub.state.observers, ModelObserver(self.registry)])
-        return start_durable(state, app, lambda: not state.admission.is_draining)
+        return start_durable(services, app, lambda: not services.admission.is_draining)
 
     def _make_dispatch(self, app: ASGIApp) -> ASGIApp:
         return ModelDispatch(app, self.registry, self._settings.server)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 import orjson
-from starlette.requests import Request
 
 from corral.api.batch.render import render_file
 from corral.api.batch.upload import read_form
@@ -27,14 +26,11 @@ def parse(data: bytes) -> None:
 
 
 async def _upload(kind: str, pieces: list[bytes]) -> None:
-    messages = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
-    messages.append({"type": "http.request"})
+    async def parts() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
 
-    async def receive() -> dict[str, Any]:
-        return messages.pop(0)
-
-    headers = [(b"content-type", kind.encode("latin-1"))]
-    async with read_form(Request({"type": "http", "headers": headers}, receive)) as given:
+    async with read_form(kind, parts()) as given:
         file, content = _parse(given)
         assert file.n_bytes == len(content.file.read())
         orjson.dumps(render_file(file))

@@ -22,7 +22,7 @@ from corral.api.batch.schema import (
     MESSAGE_BATCHES,
     MessageBatchRequest,
 )
-from corral.api.body import JsonResponse, parse_body
+from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import MESSAGES_ERRORS
 from corral.api.dialects.messages.reply import render_page, with_id
@@ -32,6 +32,8 @@ from corral.api.query_number import query_number
 from corral.api.router import Operation, PathParameter, Router
 from corral.api.routes.batch import find_batch
 from corral.api.routes.file import batches_of
+from corral.api.routes.read_model import read_model
+from corral.api.services import Services
 from corral.core.errors import Conflict, InvalidRequest
 from corral.core.key_role import Permission
 from corral.storage.batch_record import BatchRecord, Counts, FileRecord, new_id
@@ -59,10 +61,10 @@ _QUERIES = (
     openapi_extra=body_of(MessageBatchRequest),
     responses=answers(MESSAGE_BATCH, 501, 507),
 )
-async def create(request: Request) -> Response:
+async def create(request: Request, services: Services) -> Response:
     """Create many messages, below all other work, in Anthropic's shape."""
-    runner, store, owner = batches_of(request)
-    body = await parse_body(request, MessageBatchRequest)
+    runner, store, owner = batches_of(services, request)
+    body = await read_model(request, services, MessageBatchRequest)
     now, lines = int(time.time()), _lines(body.requests)
     file = FileRecord(
         id=new_id("file-"),
@@ -94,9 +96,9 @@ async def create(request: Request) -> Response:
     openapi_extra=queries(*_QUERIES),
     responses=answers(MESSAGE_BATCHES, 400, 501),
 )
-async def batches(request: Request) -> Response:
+async def batches(request: Request, services: Services) -> Response:
     """All batches of the key, newest first, in Anthropic's shape."""
-    runner, store, owner = batches_of(request)
+    runner, store, owner = batches_of(services, request)
     params = request.query_params
     found = [each for each in await runner.on_disk(store.list_batches, owner) if each.endpoint == MESSAGES]
     found.reverse()
@@ -106,11 +108,11 @@ async def batches(request: Request) -> Response:
         first = _index(ids, params["after_id"], "after_id") + 1
     if "before_id" in params:
         end = _index(ids, params["before_id"], "before_id")
-    limit = query_number(request, "limit", _DEFAULT_LIMIT, 1, _MAX_LIMIT)
+    limit = query_number(params, "limit", _DEFAULT_LIMIT, 1, _MAX_LIMIT)
     rest = found[first:end]
     page = rest[-limit:] if "before_id" in params else rest[:limit]
     data = [await _render(request, runner, batch) for batch in page]
-    return with_id(request, JsonResponse(render_page(data, len(rest) > limit)))
+    return with_id(caller_in(request.scope).record, JsonResponse(render_page(data, len(rest) > limit)))
 
 
 @router.get(
@@ -119,9 +121,9 @@ async def batches(request: Request) -> Response:
     policy=replace(_POLICY, live=Live.BATCH),
     responses=answers(MESSAGE_BATCH, 404, 501),
 )
-async def retrieve(request: Request, id: _Id) -> Response:
+async def retrieve(request: Request, services: Services, id: _Id) -> Response:
     """A batch, and how far it is, in Anthropic's shape."""
-    runner, _, owner = batches_of(request)
+    runner, _, owner = batches_of(services, request)
     batch = await find_batch(runner, owner, id, is_messages=True)
     return await _answer(request, runner, batch)
 
@@ -132,9 +134,9 @@ async def retrieve(request: Request, id: _Id) -> Response:
     policy=replace(_POLICY, live=Live.BATCH),
     responses=answers(MESSAGE_BATCH, 404, 501),
 )
-async def cancel(request: Request, id: _Id) -> Response:
+async def cancel(request: Request, services: Services, id: _Id) -> Response:
     """Stop a batch; results that it has stay."""
-    runner, _, owner = batches_of(request)
+    runner, _, owner = batches_of(services, request)
     batch = await find_batch(runner, owner, id, is_messages=True)
     await runner.cancel(batch)
     return await _answer(request, runner, batch)
@@ -146,13 +148,13 @@ async def cancel(request: Request, id: _Id) -> Response:
     policy=_POLICY,
     responses=answers(None, 404, 409, 501, also=[JSONL]),
 )
-async def results(request: Request, id: _Id) -> Response:
+async def results(request: Request, services: Services, id: _Id) -> Response:
     """The results of a batch that has ended, one per line."""
-    runner, store, owner = batches_of(request)
+    runner, store, owner = batches_of(services, request)
     batch = await find_batch(runner, owner, id, is_messages=True)
     if not batch.is_ended:
         raise Conflict("the batch has not ended")
-    return with_id(request, respond_results(runner, store, batch.id, None))
+    return with_id(caller_in(request.scope).record, respond_results(runner, store, batch.id, None))
 
 
 @router.delete(
@@ -161,15 +163,15 @@ async def results(request: Request, id: _Id) -> Response:
     policy=replace(_POLICY, live=Live.BATCH),
     responses=answers(MESSAGE_BATCH_DELETED, 404, 409, 501),
 )
-async def delete(request: Request, id: _Id) -> Response:
+async def delete(request: Request, services: Services, id: _Id) -> Response:
     """Delete a batch that has ended, and its results."""
-    runner, store, owner = batches_of(request)
+    runner, store, owner = batches_of(services, request)
     batch = await find_batch(runner, owner, id, is_messages=True)
     if not batch.is_ended:
         raise Conflict("the batch has not ended; cancel it first")
     await runner.on_disk(store.remove_batch, batch)
     await runner.on_disk(store.remove_file, owner, batch.input_file_id)
-    return with_id(request, JsonResponse({"id": id, "type": "message_batch_deleted"}))
+    return with_id(caller_in(request.scope).record, JsonResponse({"id": id, "type": "message_batch_deleted"}))
 
 
 def _lines(requests: list[Any]) -> bytes:
@@ -192,7 +194,7 @@ def _lines(requests: list[Any]) -> bytes:
 
 
 async def _answer(request: Request, runner: BatchRunner, batch: BatchRecord) -> Response:
-    return with_id(request, JsonResponse(await _render(request, runner, batch)))
+    return with_id(caller_in(request.scope).record, JsonResponse(await _render(request, runner, batch)))
 
 
 async def _render(request: Request, runner: BatchRunner, batch: BatchRecord) -> dict[str, Any]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.api.caller import caller_in
 from corral.api.dialects.messages.error import ID_HEADER
+from corral.telemetry.record import RequestRecord
 
 
 def render_page(rows: list[dict[str, Any]], has_more: bool = False) -> dict[str, Any]:
@@ -16,6 +15,6 @@ def render_page(rows: list[dict[str, Any]], has_more: bool = False) -> dict[str,
     return {"data": rows, "has_more": has_more, "first_id": first, "last_id": last}
 
 
-def with_id(request: Request, response: Response) -> Response:
-    response.headers[ID_HEADER.decode()] = caller_in(request.scope).record.id
+def with_id(record: RequestRecord, response: Response) -> Response:
+    response.headers[ID_HEADER.decode()] = record.id
     return response

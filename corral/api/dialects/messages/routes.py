@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
 from corral.api import group
-from corral.api.body import JsonResponse, parse_body
+from corral.api.body import JsonResponse
+from corral.api.call import Call
 from corral.api.caller import caller_in
 from corral.api.count_tokens import count_tokens
+from corral.api.dialect import Dialect, Ready, run_dialect
 from corral.api.dialects.error_shape import MESSAGES_ERRORS
 from corral.api.dialects.messages.document import read_pdfs
 from corral.api.dialects.messages.error import VERSION_HEADER
@@ -28,13 +30,12 @@ from corral.api.dialects.messages.schema import (
 )
 from corral.api.dialects.place import renaming
 from corral.api.disconnect import run_for_client
-from corral.api.openapi import EVENTS, answers, body_of
+from corral.api.openapi import EVENTS, answers
 from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded, for_model, for_server
 from corral.api.prepare_chat import prepare_chat
 from corral.api.render.warning import render_warnings
-from corral.api.respond import read_body, respond
 from corral.api.router import Operation, PathParameter, Router
-from corral.api.state import AppState, state_of
+from corral.api.services import Services
 from corral.core.errors import NotFound
 from corral.core.key_role import Permission
 
@@ -45,6 +46,8 @@ def _is_versioned(scope: Scope) -> bool:
     """Whether a request is for this API, which shares paths with another one."""
     return any(name == VERSION_HEADER for name, _ in scope.get("headers", ()))
 
+
+FieldsT = TypeVar("FieldsT", bound=MessagesFields)
 
 router = Router()
 
@@ -61,34 +64,27 @@ router = Router()
         settles=False,
         is_batched=False,
     ),
-    openapi_extra=body_of(MessagesRequest),
+    body=MessagesRequest,
     responses=answers(MESSAGE, 501, 507, also=[EVENTS]),
 )
-async def messages(request: Request) -> Response:
+async def messages(call: Call[MessagesRequest]) -> Response:
     """Answer a conversation, in Anthropic's shape."""
-    state = state_of(request)
-    body = await read_body(request, MessagesRequest)
-    parsed = await _parse(request, body)
-    with renaming(parsed.names):
-        prepared = await prepare_chat(request, parsed.chat, state.prepare)
-        renderer = MessagesRenderer(state.model.render_context, body, parsed, prepared)
-        response = await respond(request, prepared.completion, renderer, body.stream)
-    return with_id(request, response)
+    return with_id(call.record, await run_dialect(call, _MESSAGES))
 
 
 @router.post(
     "/v1/messages/count_tokens",
     operation=Operation("countMessageTokens", "Count the tokens of a message (Anthropic)", group.MESSAGES),
     policy=for_model(Permission.USE, MESSAGES_ERRORS, _MODEL),
-    openapi_extra=body_of(CountTokensRequest),
+    body=CountTokensRequest,
     responses=answers(INPUT_TOKENS, 501, 507),
 )
-async def count(request: Request) -> Response:
+async def count(call: Call[CountTokensRequest]) -> Response:
     """Count the tokens of a conversation, in Anthropic's shape."""
-    parsed = await _parse(request, await parse_body(request, CountTokensRequest))
+    parsed = await _parse(call)
     with renaming(parsed.names):
-        n = await count_tokens(request, parsed.chat)
-    return with_id(request, JsonResponse({"input_tokens": n, **render_warnings(parsed.chat.warnings)}))
+        n = await count_tokens(call, parsed.chat)
+    return with_id(call.record, JsonResponse({"input_tokens": n, **render_warnings(parsed.chat.warnings)}))
 
 
 @router.get(
@@ -97,12 +93,14 @@ async def count(request: Request) -> Response:
     policy=for_server(Permission.PUBLIC, MESSAGES_ERRORS),
     fits=_is_versioned,
 )
-async def models(request: Request) -> Response:
+async def models(request: Request, services: Services) -> Response:
     """All models: there is one."""
-    model = _render_model(state_of(request))
+    model = _render_model(services)
     is_past = request.query_params.get("after_id") == model["id"]
     is_before = request.query_params.get("before_id") == model["id"]
-    return with_id(request, JsonResponse(render_page([] if is_past or is_before else [model])))
+    return with_id(
+        caller_in(request.scope).record, JsonResponse(render_page([] if is_past or is_before else [model]))
+    )
 
 
 @router.get(
@@ -111,20 +109,32 @@ async def models(request: Request) -> Response:
     policy=for_server(Permission.ANY, MESSAGES_ERRORS),
     fits=_is_versioned,
 )
-async def model(request: Request, name: Annotated[str, PathParameter("The model's name.")]) -> Response:
+async def model(
+    request: Request, services: Services, name: Annotated[str, PathParameter("The model's name.")]
+) -> Response:
     """One model by its name."""
-    rendered = _render_model(state_of(request))
+    rendered = _render_model(services)
     if name != rendered["id"]:
         raise NotFound(f"model '{name:.256}' not found")
-    return with_id(request, JsonResponse(rendered))
+    return with_id(caller_in(request.scope).record, JsonResponse(rendered))
 
 
-async def _parse(request: Request, body: MessagesFields) -> ParsedMessages:
-    state = state_of(request)
-    reading = read_pdfs(body.messages, state.media_source)
-    texts = await run_for_client(reading, request.receive)
-    return await state.pools.run_prompt(caller_in(request.scope).client, parse_conversation, body, texts)
+async def _parse(call: Call[FieldsT]) -> ParsedMessages:
+    reading = read_pdfs(call.body.messages, call.services.media_source)
+    texts = await run_for_client(reading, call.caller.disconnect)
+    return await call.services.pools.run_prompt(call.client, parse_conversation, call.body, texts)
 
 
-def _render_model(state: AppState) -> dict[str, Any]:
-    return render_model(state.model.name, state.engine.info, state.started_at, state.defaults.max_predict)
+async def _prepare(call: Call[MessagesRequest], parsed: ParsedMessages) -> Ready:
+    prepared = await prepare_chat(call, parsed.chat)
+    context = call.services.model.render_context
+    return prepared.completion, MessagesRenderer(context, call.body, parsed, prepared)
+
+
+_MESSAGES = Dialect(_parse, _prepare)
+
+
+def _render_model(services: Services) -> dict[str, Any]:
+    return render_model(
+        services.model.name, services.engine.info, services.started_at, services.defaults.max_predict
+    )

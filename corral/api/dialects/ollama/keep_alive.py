@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from corral.api.state import AppState
+from corral.api.services import Services
 from corral.core.errors import InvalidRequest
 
 _MAX_S = 10.0**9
@@ -30,25 +30,25 @@ def parse_keep_alive(value: Any) -> float | None:
     return _limit(-seconds if found[1] == "-" else seconds)
 
 
-def explain_keep_alive(value: Any, state: AppState) -> list[str]:
+def explain_keep_alive(value: Any, services: Services) -> list[str]:
     """Check the field; return a warning if it is ignored: a model of several keys is not one client's to
     unload."""
-    if parse_keep_alive(value) is None or not _is_shared(state):
+    if parse_keep_alive(value) is None or not _is_shared(services):
         return []
     return ["Field 'keep_alive' was ignored: several API keys share the model"]
 
 
-def apply_keep_alive(value: Any, state: AppState) -> None:
+def apply_keep_alive(value: Any, services: Services) -> None:
     """Call this once the tasks of the request are submitted."""
     seconds = parse_keep_alive(value)
-    if seconds is not None and not _is_shared(state):
-        state.engine.keep_idle(seconds)
+    if seconds is not None and not _is_shared(services):
+        services.engine.keep_idle(seconds)
 
 
 def _limit(seconds: float) -> float:
     return -1.0 if seconds < 0 else min(seconds, _MAX_S)
 
 
-def _is_shared(state: AppState) -> bool:
-    server = state.settings.server
+def _is_shared(services: Services) -> bool:
+    server = services.settings.server
     return bool(server.api_key_file) or "," in ",".join(server.api_keys)

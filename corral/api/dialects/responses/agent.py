@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from pydantic_core import from_json
-from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse
-from corral.api.caller import caller_in, change_caller
+from corral.api.call import Call
 from corral.api.choice import follow
 from corral.api.dialects.place import renaming
 from corral.api.dialects.responses.agent_renderer import AgentRenderer
@@ -28,32 +27,30 @@ from corral.api.dialects.responses.render import render_frame
 from corral.api.dialects.responses.run import Run
 from corral.api.dialects.responses.schema import ResponsesRequest
 from corral.api.disconnect import run_for_client
-from corral.api.followed_stream import receive_nothing
 from corral.api.mcp.sessions import McpSessions
 from corral.api.prepare_chat import PreparedChat, prepare_chat
 from corral.api.respond import open_choices
 from corral.api.sse import EventStream
-from corral.api.state import state_of
 from corral.core.errors import InvalidRequest
-from corral.telemetry.record import RequestRecord
 
 _MAX_CALLS = 32  # of a response
 Events = AsyncGenerator[dict[str, Any]]
 
 
 async def respond_with_tools(
-    request: Request, body: ResponsesRequest, exchange: Exchange, sessions: McpSessions
+    call: Call[ResponsesRequest], exchange: Exchange, sessions: McpSessions
 ) -> Response:
-    access = await run_for_client(open_access(body.tools, sessions, exchange.client), request.receive)
-    agent = _Agent(request, body, exchange, sessions, access)
+    body, disconnect = call.body, call.caller.disconnect
+    access = await run_for_client(open_access(body.tools, sessions, exchange.client), disconnect)
+    agent = _Agent(call, exchange, sessions, access)
     await agent.prepare()
     if body.background:
         agent.detach()
         return start_run(exchange, Run(agent.renderer, agent.run()), body.stream)
     if body.stream:
-        ping_s = state_of(request).settings.server.sse_ping_s
+        ping_s = call.services.settings.server.sse_ping_s
         return EventStream(agent.run(), format=agent.renderer.stream_format, ping_s=ping_s)
-    await run_for_client(_finish(agent.run()), request.receive)
+    await run_for_client(_finish(agent.run()), disconnect)
     return JsonResponse(agent.renderer.response)
 
 
@@ -67,13 +64,12 @@ class _Agent:
 
     def __init__(
         self,
-        request: Request,
-        body: ResponsesRequest,
+        call: Call[ResponsesRequest],
         exchange: Exchange,
         sessions: McpSessions,
         access: dict[str, McpAccess],
     ) -> None:
-        self._request = request
+        self._call, body = call, call.body
         self._body = body.model_copy(
             update={"tools": expand(body.tools, access), "tool_choice": expand_choice(body.tool_choice)}
         )
@@ -88,7 +84,7 @@ class _Agent:
     async def prepare(self) -> None:
         """Prepare the first turn, so that an invalid request is refused before the stream begins."""
         prepared = await self._prepare_turn(is_first=True)
-        context = state_of(self._request).model.render_context
+        context = self._call.services.model.render_context
         sampling = prepared.completion.tasks[0][0].params.sampling
         frame = render_frame(self._exchange.id, self._given, context.model_name, sampling)
         self.renderer = AgentRenderer(
@@ -105,11 +101,7 @@ class _Agent:
 
     def detach(self) -> None:
         """Go on without the client and after its request, whose record has ended then."""
-        record = caller_in(self._request.scope).record
-        detached = RequestRecord(id=record.id, client=record.client)
-        detached_scope = dict(self._request.scope)
-        change_caller(detached_scope, record=detached)
-        self._request = Request(detached_scope, receive=receive_nothing)
+        self._call = replace(self._call, caller=self._call.caller.detached())
 
     async def run(self) -> Events:
         for event in self.renderer.begin(self._listed()):
@@ -148,13 +140,13 @@ class _Agent:
                 body = body.model_copy(update={"n_predict": body.n_predict - self.renderer.n_output})
             said: Placed = [(f"output[{i}]", item) for i, item in enumerate(self.renderer.items)]
             exchange = replace(exchange, items=[*exchange.items, *said])
-        self._parsed = await parse_exchange(self._request, body, exchange)
+        self._parsed = await parse_exchange(self._call, body, exchange)
         with renaming(self._parsed.names):
-            return await prepare_chat(self._request, self._parsed.chat, state_of(self._request).prepare)
+            return await prepare_chat(self._call, self._parsed.chat)
 
     async def _run_turn(self) -> Events:
-        state, record = state_of(self._request), caller_in(self._request.scope).record
-        choices, at_end = await open_choices(state, record, self._prepared.completion)
+        call, prepared = self._call, self._prepared.completion
+        choices, at_end = await open_choices(call.services, call.record, prepared)
         with at_end:
             async for choice, result in follow(choices):
                 for event in self.renderer.events(choice, result):

@@ -9,8 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
-from corral.api.body import JsonResponse, parse_body
-from corral.api.caller import caller_in
+from corral.api.body import JsonResponse
+from corral.api.call import Call
+from corral.api.caller import Caller, caller_in
 from corral.api.dialects.error_shape import RESPONSES_ERRORS
 from corral.api.dialects.responses.archive import Archive
 from corral.api.dialects.responses.conversation import Conversation
@@ -31,7 +32,7 @@ from corral.api.policy import for_server
 from corral.api.render.warning import render_warnings
 from corral.api.router import Operation, PathParameter, Router
 from corral.api.schema.parse import RequestModel
-from corral.api.state import state_of
+from corral.api.services import Services
 from corral.core.client import Client
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
@@ -48,13 +49,15 @@ _ItemId = Annotated[str, PathParameter("ID of the item.")]
     "/v1/conversations",
     operation=Operation("createConversation", "Create a conversation", group.RESPONSES),
     policy=_STORED,
+    body=ConversationRequest,
+    default={},
     openapi_extra=body_of(ConversationRequest, required=False),
     responses=answers(CONVERSATION),
 )
-async def create(request: Request) -> Response:
+async def create(call: Call[ConversationRequest]) -> Response:
     """Begin a conversation."""
-    archive, client = _archive(request)
-    body = await parse_body(request, ConversationRequest, default={})
+    archive, client = _archive(call.services, call.caller)
+    body = call.body
     items = [] if body.items is None else body.items
     _check_items(items)
     conversation = Conversation(body.metadata)
@@ -69,9 +72,9 @@ async def create(request: Request) -> Response:
     policy=_STORED,
     responses=answers(CONVERSATION, 404),
 )
-async def retrieve(request: Request, id: _Id) -> Response:
+async def retrieve(request: Request, services: Services, id: _Id) -> Response:
     """A conversation, without its items."""
-    archive, client = _archive(request)
+    archive, client = _archive(services, caller_in(request.scope))
     return JsonResponse((await archive.load_conversation(client, id)).render())
 
 
@@ -79,13 +82,13 @@ async def retrieve(request: Request, id: _Id) -> Response:
     "/v1/conversations/{id}",
     operation=Operation("updateConversation", "Change a conversation", group.RESPONSES),
     policy=_STORED,
-    openapi_extra=body_of(ConversationUpdateRequest),
+    body=ConversationUpdateRequest,
     responses=answers(CONVERSATION, 404),
 )
-async def update(request: Request, id: _Id) -> Response:
+async def update(call: Call[ConversationUpdateRequest], id: _Id) -> Response:
     """Replace the metadata of a conversation."""
-    archive, client = _archive(request)
-    body = await parse_body(request, ConversationUpdateRequest)
+    archive, client = _archive(call.services, call.caller)
+    body = call.body
 
     def update(conversation: Conversation) -> Conversation:
         conversation.metadata = body.metadata
@@ -100,9 +103,9 @@ async def update(request: Request, id: _Id) -> Response:
     policy=_STORED,
     responses=answers(DELETED, 404),
 )
-async def delete(request: Request, id: _Id) -> Response:
+async def delete(request: Request, services: Services, id: _Id) -> Response:
     """Remove a conversation."""
-    archive, client = _archive(request)
+    archive, client = _archive(services, caller_in(request.scope))
     await archive.remove_conversation(client, id)
     return JsonResponse({"id": id, "object": "conversation.deleted", "deleted": True})
 
@@ -114,23 +117,25 @@ async def delete(request: Request, id: _Id) -> Response:
     openapi_extra=queries(*QUERIES),
     responses=answers(ITEMS, 400, 404),
 )
-async def list_items(request: Request, id: _Id) -> Response:
+async def list_items(request: Request, services: Services, id: _Id) -> Response:
     """The items of a conversation."""
-    archive, client = _archive(request)
-    return JsonResponse(render_page((await archive.load_conversation(client, id)).items, request))
+    archive, client = _archive(services, caller_in(request.scope))
+    return JsonResponse(
+        render_page((await archive.load_conversation(client, id)).items, request.query_params)
+    )
 
 
 @router.post(
     "/v1/conversations/{id}/items",
     operation=Operation("createConversationItems", "Add items to a conversation", group.RESPONSES),
     policy=_STORED,
-    openapi_extra=body_of(ConversationItemsRequest),
+    body=ConversationItemsRequest,
     responses=answers(ITEMS, 404),
 )
-async def create_items(request: Request, id: _Id) -> Response:
+async def create_items(call: Call[ConversationItemsRequest], id: _Id) -> Response:
     """Add items to a conversation."""
-    archive, client = _archive(request)
-    body = await parse_body(request, ConversationItemsRequest)
+    archive, client = _archive(call.services, call.caller)
+    body = call.body
     _check_items(body.items)
 
     def add(conversation: Conversation) -> list[Item]:
@@ -149,9 +154,9 @@ async def create_items(request: Request, id: _Id) -> Response:
     policy=_STORED,
     responses=answers(ITEM, 404),
 )
-async def retrieve_item(request: Request, id: _Id, item_id: _ItemId) -> Response:
+async def retrieve_item(request: Request, services: Services, id: _Id, item_id: _ItemId) -> Response:
     """An item of a conversation."""
-    archive, client = _archive(request)
+    archive, client = _archive(services, caller_in(request.scope))
     return JsonResponse((await archive.load_conversation(client, id)).find(item_id))
 
 
@@ -161,9 +166,9 @@ async def retrieve_item(request: Request, id: _Id, item_id: _ItemId) -> Response
     policy=_STORED,
     responses=answers(CONVERSATION, 404),
 )
-async def delete_item(request: Request, id: _Id, item_id: _ItemId) -> Response:
+async def delete_item(request: Request, services: Services, id: _Id, item_id: _ItemId) -> Response:
     """Remove an item from a conversation."""
-    archive, client = _archive(request)
+    archive, client = _archive(services, caller_in(request.scope))
 
     def remove(conversation: Conversation) -> Conversation:
         conversation.items.remove(conversation.find(item_id))
@@ -172,8 +177,8 @@ async def delete_item(request: Request, id: _Id, item_id: _ItemId) -> Response:
     return JsonResponse((await archive.edit_conversation(client, id, remove)).render())
 
 
-def _archive(request: Request) -> tuple[Archive, Client]:
-    return state_of(request).responses, caller_in(request.scope).client
+def _archive(services: Services, caller: Caller) -> tuple[Archive, Client]:
+    return services.responses, caller.client
 
 
 def _check_items(given: object) -> None:

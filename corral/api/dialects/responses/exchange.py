@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from starlette.requests import Request
-
-from corral.api.caller import caller_in
+from corral.api.call import AnyCall
 from corral.api.dialects.place import renaming
 from corral.api.dialects.responses.archive import Archive
 from corral.api.dialects.responses.conversation import Conversation
@@ -17,7 +15,6 @@ from corral.api.dialects.responses.schema import ContextFields
 from corral.api.dialects.responses.stored import StoredResponse
 from corral.api.dialects.responses.truncation import truncate
 from corral.api.disconnect import run_for_client
-from corral.api.state import state_of
 from corral.core.client import Client
 from corral.core.errors import InvalidRequest
 
@@ -45,8 +42,8 @@ class Exchange:
         return ""
 
 
-async def open_exchange(request: Request, body: ContextFields) -> Exchange:
-    archive, client = state_of(request).responses, caller_in(request.scope).client
+async def open_exchange(call: AnyCall, body: ContextFields) -> Exchange:
+    archive, client = call.services.responses, call.client
     id, conversation, before = new_id(RESPONSE), None, []
     if body.conversation is not None:
         if body.previous_response_id is not None:
@@ -68,13 +65,11 @@ def _is_question(body: ContextFields, has_context: bool) -> bool:
     return "input" in body.model_fields_set and not has_context and not body.instructions
 
 
-async def parse_exchange(request: Request, body: ContextFields, exchange: Exchange) -> ParsedResponses:
-    state = state_of(request)
-    texts = await run_for_client(read_files(exchange.items, state.media_source), request.receive)
-    parsed = await state.pools.run_prompt(
-        caller_in(request.scope).client, parse_context, body, exchange.items, texts
-    )
+async def parse_exchange(call: AnyCall, body: ContextFields, exchange: Exchange) -> ParsedResponses:
+    services = call.services
+    texts = await run_for_client(read_files(exchange.items, services.media_source), call.caller.disconnect)
+    parsed = await services.pools.run_prompt(call.client, parse_context, body, exchange.items, texts)
     if body.truncation != "auto":
         return parsed
     with renaming(parsed.names):
-        return await truncate(request, parsed, state.prepare)
+        return await truncate(call, parsed)

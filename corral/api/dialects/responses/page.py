@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
-
-from starlette.requests import Request
 
 from corral.api.dialects.responses.item import Item
 from corral.api.openapi import query
@@ -19,16 +18,15 @@ QUERIES = (
 )
 
 
-def render_page(items: list[Item], request: Request, most: int = _MOST) -> dict[str, Any]:
+def render_page(items: list[Item], params: Mapping[str, str], most: int = _MOST) -> dict[str, Any]:
     """Return one page of `items`, which are oldest first. `most`: the highest limit."""
-    params = request.query_params
     order = params.get("order", "desc")
     if order not in ("asc", "desc"):
         raise InvalidRequest("must be 'asc' or 'desc'", field="order")
     ordered = items if order == "asc" else items[::-1]
     first = _find_after(ordered, params["after"]) if "after" in params else 0
     rest = ordered[first:]
-    limit = query_number(request, "limit", _DEFAULT, 1, most)
+    limit = query_number(params, "limit", _DEFAULT, 1, most)
     return render_list(rest[:limit], has_more=len(rest) > limit)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 from starlette.convertors import StringConvertor, register_url_convertor
@@ -11,10 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
-from corral.api.body import JsonResponse, parse_body
+from corral.api.body import JsonResponse
+from corral.api.call import AnyCall, Call
 from corral.api.caller import caller_in
-from corral.api.choice import Choice, follow
+from corral.api.choice import Choice, Renderer, follow
 from corral.api.count_tokens import count_tokens
+from corral.api.dialect import Dialect, Ready, Respond, run_dialect
 from corral.api.dialects.error_shape import RESPONSES_ERRORS
 from corral.api.dialects.place import renaming
 from corral.api.dialects.responses.agent import respond_with_tools
@@ -38,18 +41,18 @@ from corral.api.dialects.responses.schema import (
 )
 from corral.api.dialects.responses.stored import replay
 from corral.api.durable import DurableWork
-from corral.api.openapi import EVENTS, answers, body_of, queries, query
+from corral.api.openapi import EVENTS, answers, queries, query
 from corral.api.policy import Follow, Live, ModelUse, NamedIn, Policy, Role, Unloaded, for_model, for_server
+from corral.api.prepare import PreparedCompletion
 from corral.api.prepare_chat import PreparedChat, prepare_chat
 from corral.api.query_number import query_number
 from corral.api.render.warning import render_warnings
-from corral.api.respond import check_admission, open_choices, read_body, respond
+from corral.api.respond import open_choices, respond
 from corral.api.router import Operation, PathParameter, Router
+from corral.api.services import Services
 from corral.api.sse import EventStream
-from corral.api.state import state_of
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
-from corral.telemetry.record import RequestRecord
 
 
 class _ResponseId(StringConvertor):
@@ -81,24 +84,19 @@ _Id = Annotated[str, PathParameter("ID of the response.")]
         settles=True,
         is_batched=True,
     ),
-    openapi_extra=body_of(ResponsesRequest),
+    body=ResponsesRequest,
     responses=answers(RESPONSE, 404, 501, 502, 507, also=[EVENTS]),
 )
-async def create(request: Request) -> Response:
+async def create(call: Call[ResponsesRequest]) -> Response:
     """Answer a conversation, in the shape of OpenAI's Responses API."""
-    body = await read_body(request, ResponsesRequest)
+    body = call.body
     if body.background and not body.store:
         raise InvalidRequest("needs 'store': true", field="background")
-    exchange = await open_exchange(request, body)
-    if (sessions := state_of(request).mcp) is not None and is_mcp(body.tools):
-        return await respond_with_tools(request, body, exchange, sessions)
-    parsed = await parse_exchange(request, body, exchange)
-    with renaming(parsed.names):
-        prepared = await prepare_chat(request, parsed.chat, state_of(request).prepare)
-        renderer = _open_renderer(request, body, exchange, parsed, prepared)
-        if body.background:
-            return await _run(request, body, exchange, prepared, renderer)
-        return await respond(request, prepared.completion, renderer, body.stream)
+    exchange = await open_exchange(call, body)
+    if (sessions := call.services.mcp) is not None and is_mcp(body.tools):
+        return await respond_with_tools(call, exchange, sessions)
+    run = partial(_run, exchange) if body.background else respond
+    return await run_dialect(call, _dialect(exchange, partial(_prepare, exchange), run))
 
 
 @router.post(
@@ -106,15 +104,14 @@ async def create(request: Request) -> Response:
     "/responses/input_tokens",
     operation=Operation("countResponseTokens", "Count the tokens of a response (OpenAI)", group.RESPONSES),
     policy=replace(for_model(Permission.USE, RESPONSES_ERRORS, _MODEL), settles=True),
-    openapi_extra=body_of(InputTokensRequest),
+    body=InputTokensRequest,
     responses=answers(INPUT_TOKENS, 404, 501, 507),
 )
-async def input_tokens(request: Request) -> Response:
+async def input_tokens(call: Call[InputTokensRequest]) -> Response:
     """Count the tokens of a conversation, in the shape of OpenAI's Responses API."""
-    body = await parse_body(request, InputTokensRequest)
-    parsed = await parse_exchange(request, body, await open_exchange(request, body))
+    parsed = await parse_exchange(call, call.body, await open_exchange(call, call.body))
     with renaming(parsed.names):
-        n = await count_tokens(request, parsed.chat)
+        n = await count_tokens(call, parsed.chat)
     counted = {"object": "response.input_tokens", "input_tokens": n}
     return JsonResponse({**counted, **render_warnings(parsed.chat.warnings)})
 
@@ -131,21 +128,15 @@ async def input_tokens(request: Request) -> Response:
         settles=True,
         is_batched=False,
     ),
-    openapi_extra=body_of(CompactRequest),
+    body=CompactRequest,
     responses=answers(COMPACTION, 404, 501, 507),
 )
-async def compact(request: Request) -> Response:
+async def compact(call: Call[CompactRequest]) -> Response:
     """Replace a conversation by its user messages and a summary, in the shape of OpenAI's Responses API."""
-    check_admission(request)
-    state = state_of(request)
-    body = ask_summary(await parse_body(request, CompactRequest), state.model.info.n_ctx)
-    exchange = await open_exchange(request, body)
-    parsed = await parse_exchange(request, body, exchange)
-    with renaming(parsed.names):
-        prepared = await prepare_chat(request, parsed.chat, state.prepare)
-        renderer = _open_renderer(request, body, exchange, parsed, prepared)
-        summary = CompactionRenderer(renderer, [item for _, item in exchange.items[:-1]])
-        return await respond(request, prepared.completion, summary, stream=False)
+    body = ask_summary(call.body, call.services.model.info.n_ctx)
+    asked = Call(call.caller, call.services, body, call.n_bytes)
+    exchange = await open_exchange(asked, asked.body)
+    return await run_dialect(asked, _dialect(exchange, partial(_prepare_summary, exchange), respond))
 
 
 @router.get(
@@ -158,10 +149,10 @@ async def compact(request: Request) -> Response:
     ),
     responses=answers(RESPONSE, 400, 404, also=[EVENTS]),
 )
-async def retrieve(request: Request, id: _Id) -> Response:
+async def retrieve(request: Request, services: Services, id: _Id) -> Response:
     """A stored response, or its events."""
-    archive, client = state_of(request).responses, caller_in(request.scope).client
-    start = _first_event(request)
+    archive, client = services.responses, caller_in(request.scope).client
+    start = _first_event(request.query_params)
     run = archive.find_run(client, id)
     if start is None:
         return JsonResponse(run.response if run is not None else (await archive.load(client, id)).response)
@@ -177,9 +168,9 @@ async def retrieve(request: Request, id: _Id) -> Response:
     policy=_STORED,
     responses=answers(RESPONSE, 400, 404),
 )
-async def cancel(request: Request, id: _Id) -> Response:
+async def cancel(request: Request, services: Services, id: _Id) -> Response:
     """Stop a response that runs in the background; one that has ended stays as it is."""
-    archive, client = state_of(request).responses, caller_in(request.scope).client
+    archive, client = services.responses, caller_in(request.scope).client
     if (run := archive.find_run(client, id)) is not None:
         await run.cancel()
     response = (await archive.load(client, id)).response
@@ -194,9 +185,9 @@ async def cancel(request: Request, id: _Id) -> Response:
     policy=_STORED,
     responses=answers(DELETED, 404),
 )
-async def delete(request: Request, id: _Id) -> Response:
+async def delete(request: Request, services: Services, id: _Id) -> Response:
     """Remove a response; one that is running is stopped."""
-    await state_of(request).responses.remove(caller_in(request.scope).client, id)
+    await services.responses.remove(caller_in(request.scope).client, id)
     return JsonResponse({"id": id, "object": "response", "deleted": True})
 
 
@@ -207,43 +198,59 @@ async def delete(request: Request, id: _Id) -> Response:
     openapi_extra=queries(*QUERIES),
     responses=answers(ITEMS, 400, 404),
 )
-async def input_items(request: Request, id: _Id) -> Response:
+async def input_items(request: Request, services: Services, id: _Id) -> Response:
     """The items that a response answers."""
-    archive, client = state_of(request).responses, caller_in(request.scope).client
+    archive, client = services.responses, caller_in(request.scope).client
     run = archive.find_run(client, id)
     items = run.input if run is not None else (await archive.load(client, id)).input
-    return JsonResponse(render_page(items, request))
+    return JsonResponse(render_page(items, request.query_params))
+
+
+_Prepare = Callable[[Call[ResponsesRequest], ParsedResponses], Awaitable[Ready]]
+
+
+def _dialect(
+    exchange: Exchange, prepare: _Prepare, run: Respond
+) -> Dialect[ResponsesRequest, ParsedResponses]:
+    async def parse(call: Call[ResponsesRequest]) -> ParsedResponses:
+        return await parse_exchange(call, call.body, exchange)
+
+    return Dialect(parse, prepare, run)
+
+
+async def _prepare(exchange: Exchange, call: Call[ResponsesRequest], parsed: ParsedResponses) -> Ready:
+    prepared = await prepare_chat(call, parsed.chat)
+    return prepared.completion, _open_renderer(call, exchange, parsed, prepared)
+
+
+async def _prepare_summary(
+    exchange: Exchange, call: Call[ResponsesRequest], parsed: ParsedResponses
+) -> Ready:
+    prepared = await prepare_chat(call, parsed.chat)
+    renderer = _open_renderer(call, exchange, parsed, prepared)
+    return prepared.completion, CompactionRenderer(renderer, [item for _, item in exchange.items[:-1]])
 
 
 def _open_renderer(
-    request: Request,
-    body: ResponsesRequest,
-    exchange: Exchange,
-    parsed: ParsedResponses,
-    prepared: PreparedChat,
+    call: Call[ResponsesRequest], exchange: Exchange, parsed: ParsedResponses, prepared: PreparedChat
 ) -> ResponsesRenderer:
-    context = state_of(request).model.render_context
+    context = call.services.model.render_context
     sampling = prepared.completion.tasks[0][0].params.sampling
-    frame = render_frame(exchange.id, body, context.model_name, sampling)
-    return ResponsesRenderer(context, body, parsed, prepared, frame, exchange.input, exchange.keep)
+    frame = render_frame(exchange.id, call.body, context.model_name, sampling)
+    return ResponsesRenderer(context, call.body, parsed, prepared, frame, exchange.input, exchange.keep)
 
 
 async def _run(
-    request: Request,
-    body: ResponsesRequest,
-    exchange: Exchange,
-    prepared: PreparedChat,
-    renderer: ResponsesRenderer,
+    exchange: Exchange, call: AnyCall, prepared: PreparedCompletion, renderer: Renderer, stream: bool
 ) -> Response:
     """Start a response in the background; the request ends before it."""
-    record = caller_in(request.scope).record
-    detached = RequestRecord(id=record.id, client=record.client)
-    work = caller_in(request.scope).work
+    assert isinstance(renderer, ResponsesRenderer)
+    detached, work = call.caller.detached().record, call.work
     if work is not None:
         work.rename(exchange.id)
-    choices, at_end = await open_choices(state_of(request), detached, prepared.completion, work=work)
+    choices, at_end = await open_choices(call.services, detached, prepared, work=work)
     run = Run(renderer, _events(renderer, choices, work), at_end)
-    return start_run(exchange, run, body.stream)
+    return start_run(exchange, run, stream)
 
 
 async def _events(
@@ -254,11 +261,11 @@ async def _events(
             yield event
 
 
-def _first_event(request: Request) -> int | None:
+def _first_event(params: Mapping[str, str]) -> int | None:
     """Return the number of the first event to send; None: send the response instead of events."""
-    if request.query_params.get("stream", "false") not in ("true", "1"):
+    if params.get("stream", "false") not in ("true", "1"):
         return None
-    return query_number(request, "starting_after", -1, 0, _MAX_EVENTS) + 1
+    return query_number(params, "starting_after", -1, 0, _MAX_EVENTS) + 1
 
 
 async def _stream(events: Iterable[dict[str, Any]]) -> AsyncGenerator[dict[str, Any]]:

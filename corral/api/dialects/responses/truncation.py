@@ -7,13 +7,10 @@ from bisect import bisect_left
 from dataclasses import replace
 from typing import Any
 
-from starlette.requests import Request
-
-from corral.api.caller import caller_in
+from corral.api.call import AnyCall
 from corral.api.dialects.responses.parse import ParsedResponses
 from corral.api.model import ChatSettings
 from corral.api.params import Baseline
-from corral.api.prepare import PrepareContext
 from corral.api.prepare_chat import count_chat_tokens, mark_chat
 from corral.api.schema.chat import ChatRequest
 
@@ -21,11 +18,12 @@ _SYSTEM = ("system", "developer")
 _PLACE = re.compile(r"messages\[(\d+)\](.*)", re.DOTALL)
 
 
-async def truncate(request: Request, parsed: ParsedResponses, context: PrepareContext) -> ParsedResponses:
+async def truncate(call: AnyCall, parsed: ParsedResponses) -> ParsedResponses:
     """Return the request with the newest messages that fit; leading system messages stay."""
-    marked, media, _ = await mark_chat(request, parsed.chat, context)
+    context = call.services.prepare
+    marked, media, _ = await mark_chat(call, parsed.chat)
     base, settings = context.baseline(media), context.model.chat
-    start = await context.pools.run_text(caller_in(request.scope).client, plan_start, marked, base, settings)
+    start = await context.pools.run_text(call.client, plan_start, marked, base, settings)
     return _drop(parsed, _n_system(marked.messages), start)
 
 

@@ -10,7 +10,9 @@ from starlette.requests import Request
 
 from corral.api.caller import caller_in
 from corral.api.disconnect import run_for_client
-from corral.api.state import state_of
+from corral.api.routes.read_model import read_model
+from corral.api.schema.parse import RequestT
+from corral.api.services import Services
 from corral.core.errors import InvalidRequest, NoSuchSlot, NotSupported
 from corral.core.key_role import Permission
 from corral.core.result import ModelInfo, SlotReport
@@ -23,20 +25,21 @@ _SIGNED = (Verb.SAVE, Verb.RESTORE, Verb.FORK)  # have files, a fork that of a c
 class SlotCall:
     """`slot_id`: from the path; without one, `?slot=` names the slot."""
 
-    def __init__(self, request: Request, slot_id: str | None = None) -> None:
-        self._state = state_of(request)
+    def __init__(self, request: Request, services: Services, slot_id: str | None = None) -> None:
+        self.services = services
+        self.caller = caller_in(request.scope)
         self.request = request
-        self.storage = self._state.storage
+        self.storage = services.storage
         self._path_slot = None if slot_id is None else self._parse(slot_id)
 
     @property
     def info(self) -> ModelInfo:
-        return self._state.model.info
+        return self.services.model.info
 
     @property
     def saves(self) -> SaveDirectory | None:
         """The directory of the client's slot files."""
-        return self.storage.saves_of(caller_in(self.request.scope).client)
+        return self.storage.saves_of(self.caller.client)
 
     @property
     def slot(self) -> int:
@@ -63,9 +66,9 @@ class SlotCall:
     ) -> SlotReport:
         """Run an action on the slot; cancelled if the client disconnects. Slots of other keys are for
         administrators, with `--slots`."""
-        client = caller_in(self.request.scope).client
+        client = self.caller.client
         fields.setdefault(
-            "sees_all", self._state.settings.server.slots and client.role.may(Permission.CHANGE)
+            "sees_all", self.services.settings.server.slots and client.role.may(Permission.CHANGE)
         )
         action = SlotAction(
             verb=verb,
@@ -75,8 +78,11 @@ class SlotCall:
             tenant=client.tenant,
             **fields,
         )
-        self._state.admission.check_health()
-        return await run_for_client(self._state.engine.act(action, fd), self.request.receive)
+        self.services.admission.check_health()
+        return await run_for_client(self.services.engine.act(action, fd), self.request.receive)
+
+    async def read(self, model: type[RequestT], default: Any = None) -> RequestT:
+        return await read_model(self.request, self.services, model, default)
 
     def _parse(self, text: str) -> int:
         if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) < 10):
@@ -87,8 +93,8 @@ class SlotCall:
         return slot
 
 
-def require_slots(request: Request) -> None:
-    if not state_of(request).settings.server.slots:
+def require_slots(services: Services) -> None:
+    if not services.settings.server.slots:
         raise NotSupported("This server does not support slots endpoint. Start it with `--slots`")
 
 

@@ -1,0 +1,38 @@
+"""A request whose body was read: what a route with a body gets, from HTTP or from the server itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from corral.api.caller import Caller
+from corral.core.client import Client
+from corral.telemetry.record import RequestRecord
+
+if TYPE_CHECKING:
+    from corral.api.durable import DurableWork
+    from corral.api.services import Services
+
+BodyT = TypeVar("BodyT")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[BodyT]):
+    """`n_bytes`: of the body. `work`: of a durable request."""
+
+    caller: Caller
+    services: Services
+    body: BodyT
+    n_bytes: int
+    work: DurableWork | None = None
+
+    @property
+    def record(self) -> RequestRecord:
+        return self.caller.record
+
+    @property
+    def client(self) -> Client:
+        return self.caller.client
+
+
+AnyCall = Call[Any]
