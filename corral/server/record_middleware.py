@@ -10,13 +10,13 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from corral.api.caller import caller_in
-from corral.telemetry.record import LEFT
-from corral.telemetry.request_observer import RequestObserver
+from corral.telemetry.record import LEFT, RequestRecord
+from corral.telemetry.request_observer import Asked, RequestObserver
 
 _BROKEN = 500
 _STOPPED = 503
@@ -43,22 +43,54 @@ class RecordMiddleware:
             return
         record = caller_in(scope).record
         record.id = _request_id(scope)
-        answer, broken = _Answer(send, record.id), LEFT
-        try:
-            await self._app(scope, receive, answer.send)
-        except asyncio.CancelledError:
-            broken = _STOPPED
+        await observe(
+            record,
+            send,
+            lambda send: self._app(scope, receive, send),
+            lambda: _asked(scope),
+            self._observers,
+        )
+
+
+async def observe(
+    record: RequestRecord,
+    send: Send,
+    work: Callable[[Send], Awaitable[None]],
+    asked: Callable[[], Asked],
+    observers: Iterable[RequestObserver],
+) -> None:
+    """Have work answer a request, and tell observers how it ended."""
+    answer, broken = _Answer(send, record.id), LEFT
+    try:
+        await work(answer.send)
+    except asyncio.CancelledError:
+        broken = _STOPPED
+        raise
+    except Exception:
+        broken = _BROKEN
+        if not answer.status:
             raise
-        except Exception:
-            broken = _BROKEN
-            if not answer.status:
-                raise
-        finally:
-            record.ended_at = time.perf_counter()
-            record.status = answer.status if answer.is_whole else broken
-            record.n_bytes = answer.n_bytes
-            for observer in self._observers:
-                observer.on_request_end(scope, record)
+    finally:
+        record.ended_at = time.perf_counter()
+        record.status = answer.status if answer.is_whole else broken
+        record.n_bytes = answer.n_bytes
+        found = asked()
+        for observer in observers:
+            observer.on_request_end(found, record)
+
+
+def _asked(scope: Scope) -> Asked:
+    """Return what a request was for, after all that changes its path."""
+    route, client = scope.get("route"), scope.get("client")
+    return Asked(
+        scope["method"],
+        scope["path"],
+        route.path if route is not None else "",
+        scope.get("raw_path") or b"",
+        scope.get("scheme", "http"),
+        scope["headers"],
+        str(client[0]) if client else "",
+    )
 
 
 class _Answer:

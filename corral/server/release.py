@@ -11,9 +11,8 @@ import ctypes
 import threading
 from collections.abc import Callable
 
-from starlette.types import Scope
-
 from corral.telemetry.record import RequestRecord
+from corral.telemetry.request_observer import Asked
 
 _DELAY_S = 0.5  # for what has just ended to be freed, and for others that end at the same time
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -27,7 +26,7 @@ class MemoryRelease:
         self._trim = trim or _glibc_trim()
         self._timer: asyncio.TimerHandle | None = None
 
-    def on_request_end(self, scope: Scope, record: RequestRecord) -> None:  # noqa: ARG002
+    def on_request_end(self, asked: Asked, record: RequestRecord) -> None:  # noqa: ARG002
         if record.is_large and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_DELAY_S, self._run)
 

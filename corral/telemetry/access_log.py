@@ -10,9 +10,8 @@ import logging
 import urllib.parse
 from typing import Any
 
-from starlette.types import Scope
-
 from corral.telemetry.record import RequestRecord, TaskRecord
+from corral.telemetry.request_observer import Asked
 
 _MAX_PATH = 256
 _MAX_CLIENT = 64
@@ -37,41 +36,40 @@ _log = logging.getLogger("corral")
 class AccessLog:
     """A `RequestObserver` that logs."""
 
-    def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
-        level = logging.DEBUG if _is_file(scope, record) or _is_probe(scope, record) else logging.INFO
+    def on_request_end(self, asked: Asked, record: RequestRecord) -> None:
+        level = logging.DEBUG if _is_file(asked, record) or _is_probe(asked, record) else logging.INFO
         if not _log.isEnabledFor(level):
             return
         work = _work(record)
         text = _LINE + (", key %(key)s" if record.client.name else "") + ", %(id)s"
         if work:
             text += "".join(part for name, part in _WORK.items() if name in work)
-        fields = {**_fields(scope, record), **work}
+        fields = {**_fields(asked, record), **work}
         # Not `_log.log`, which would look for the caller.
         _log.handle(logging.LogRecord(_log.name, level, __file__, 0, text, (fields,), None))
 
 
-def _is_file(scope: Scope, record: RequestRecord) -> bool:
+def _is_file(asked: Asked, record: RequestRecord) -> bool:
     """Whether a static file answered: no route did, and the request succeeded."""
-    is_read = scope["method"] in ("GET", "HEAD")
-    return is_read and "endpoint" not in scope and 0 < record.status < 400
+    is_read = asked.method in ("GET", "HEAD")
+    return is_read and not asked.route and 0 < record.status < 400
 
 
-def _is_probe(scope: Scope, record: RequestRecord) -> bool:
+def _is_probe(asked: Asked, record: RequestRecord) -> bool:
     """Whether it was a health check, which comes every few seconds; a refused one is logged as usual."""
-    return scope["method"] in ("GET", "HEAD") and scope["path"] in _PROBES and record.status in _ANSWERED
+    return asked.method in ("GET", "HEAD") and asked.path in _PROBES and record.status in _ANSWERED
 
 
-def _fields(scope: Scope, record: RequestRecord) -> dict[str, Any]:
-    client = scope.get("client")
+def _fields(asked: Asked, record: RequestRecord) -> dict[str, Any]:
     return {
         "id": record.id,
         "key": record.client.name,
-        "method": scope["method"],
-        "path": _path(scope),
+        "method": asked.method,
+        "path": _path(asked),
         "status": record.status,
         "ms": round((record.ended_at - record.started_at) * 1e3, 1),
-        "client": str(client[0])[:_MAX_CLIENT] if client else "unix",
-        "request_bytes": _content_length(scope),
+        "client": asked.address[:_MAX_CLIENT] or "unix",
+        "request_bytes": _content_length(asked),
         "response_bytes": record.n_bytes,
     }
 
@@ -107,9 +105,9 @@ def _rate(what: str, n: int, ms: float) -> dict[str, Any]:
     return {**fields, f"{what}_per_second": round(n / ms * 1e3, 1)} if n and ms > 0 else fields
 
 
-def _path(scope: Scope) -> str:
-    raw = scope.get("raw_path")
-    return _quoted(raw[: 2 * _MAX_PATH].decode("latin-1") if raw is not None else scope["path"])
+def _path(asked: Asked) -> str:
+    target = asked.target[: 2 * _MAX_PATH]
+    return _quoted(target.decode("latin-1") if target else asked.path)
 
 
 @functools.lru_cache(maxsize=256)
@@ -118,8 +116,8 @@ def _quoted(path: str) -> str:
     return urllib.parse.quote(path.partition("?")[0], safe="/%:@!$&'()*+,;=~")[:_MAX_PATH]
 
 
-def _content_length(scope: Scope) -> int:
-    for name, value in scope["headers"]:
+def _content_length(asked: Asked) -> int:
+    for name, value in asked.headers:
         if name == b"content-length" and value.isdigit():
             return int(value[:20])
     return 0

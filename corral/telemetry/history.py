@@ -10,13 +10,12 @@ import collections
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from starlette.types import Scope
-
 from corral.core.result import Admitted, Progress, TaskResult, Tokens
 from corral.link.lifecycle import EngineState
 from corral.telemetry.facts import ServerFacts, kv_use
 from corral.telemetry.quantiles import Latency, Quantiles
 from corral.telemetry.record import RequestRecord, TaskRecord
+from corral.telemetry.request_observer import Asked
 from corral.telemetry.timeline import Phase, SlotTimeline, Span, source_of
 
 SAMPLE_S = 0.5
@@ -129,13 +128,12 @@ class History:
     def on_end(self, record: RequestRecord, task: TaskRecord) -> None:  # noqa: ARG002
         self.timeline.end(task, task.ended_at)
 
-    def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
+    def on_request_end(self, asked: Asked, record: RequestRecord) -> None:
         """Keep requests that had tasks, and POST requests that a route refused."""
-        route = scope.get("route")
-        is_refused = route is not None and scope["method"] == "POST" and record.status >= 400
+        is_refused = bool(asked.route) and asked.method == "POST" and record.status >= 400
         if record.tasks or is_refused:
             self.n_requests += 1
-            self.requests.append(Ended(self.n_requests, route.path if route is not None else "", record))
+            self.requests.append(Ended(self.n_requests, asked.route, record))
 
     def find(self, number: int) -> Ended | None:
         return next((each for each in self.requests if each.number == number), None)

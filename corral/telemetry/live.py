@@ -11,8 +11,6 @@ from collections.abc import AsyncGenerator, Sequence
 from time import perf_counter
 from typing import Any
 
-from starlette.types import Scope
-
 from corral.core.client import Client
 from corral.core.errors import NotFound, Unavailable
 from corral.telemetry.detail_json import render_detail
@@ -20,6 +18,7 @@ from corral.telemetry.facts import ServerFacts
 from corral.telemetry.history import SAMPLE_S, History
 from corral.telemetry.live_json import Moments, render_facts, render_prompts
 from corral.telemetry.record import RequestRecord
+from corral.telemetry.request_observer import Asked
 from corral.telemetry.timeline import Span
 
 MAX_WATCHERS = 32
@@ -53,8 +52,8 @@ class Monitor:
             self._timer.cancel()
         self._sampled.set()
 
-    def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
-        self._history.on_request_end(scope, record)
+    def on_request_end(self, asked: Asked, record: RequestRecord) -> None:
+        self._history.on_request_end(asked, record)
 
     def detail(self, number: int, reader: Client) -> dict[str, Any]:
         """Return the phases of an ended request, and why it was slow and not cached. Raises NotFound for

@@ -20,7 +20,6 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from starlette.types import Scope
 
 from corral import __version__
 from corral.core.libllama import BUILD_INFO
@@ -28,6 +27,7 @@ from corral.link.lifecycle import EngineState
 from corral.telemetry.facts import FleetFacts, ServerFacts, kv_use
 from corral.telemetry.ledger import DAY_S
 from corral.telemetry.record import RequestRecord
+from corral.telemetry.request_observer import Asked
 from corral.telemetry.task_metrics import TaskMetrics
 
 if TYPE_CHECKING:
@@ -79,10 +79,9 @@ class Metrics:
         self._state.read()
         return await asyncio.to_thread(lambda: list(self.registry.collect()))
 
-    def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
-        method = scope["method"] if scope["method"] in _METHODS else _OTHER
-        route = scope.get("route")
-        self._requests.labels(route.path if route is not None else _OTHER, method, str(record.status)).inc()
+    def on_request_end(self, asked: Asked, record: RequestRecord) -> None:
+        method = asked.method if asked.method in _METHODS else _OTHER
+        self._requests.labels(asked.route or _OTHER, method, str(record.status)).inc()
         if record.tasks:
             self._tasks.on_request_end(record)
 

@@ -13,11 +13,10 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from starlette.types import Scope
-
 from corral import __version__
 from corral.core.errors import CorralError
 from corral.telemetry.record import LEFT, RequestRecord, TaskRecord
+from corral.telemetry.request_observer import Asked
 
 try:
     from opentelemetry.context import Context
@@ -56,17 +55,17 @@ class Tracer:
         self._tracer = self._provider.get_tracer("corral", __version__)
         self._propagator = TraceContextTextMapPropagator()
 
-    def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
+    def on_request_end(self, asked: Asked, record: RequestRecord) -> None:
         """Export the trace of a request that had tasks."""
         if not record.tasks:
             return
         clock = time.time() - time.perf_counter()
         ended_at, status = record.ended_at, record.status
         root = self._tracer.start_span(
-            f"{scope['method']} {_route(scope)}",
-            self._parent(scope),
+            f"{asked.method} {asked.route}",
+            self._parent(asked),
             SpanKind.SERVER,
-            {**_http(scope, status), **self._work(scope, record)},
+            {**_http(asked, status), **self._work(asked, record)},
             start_time=_ns(record.started_at + clock),
         )
         has_failed = status == 200 and not all(task.is_done for task in record.tasks)
@@ -85,19 +84,19 @@ class Tracer:
         closing.start()
         closing.join(_FLUSH_S)
 
-    def _parent(self, scope: Scope) -> Context:
+    def _parent(self, asked: Asked) -> Context:
         carrier = {
-            name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _CARRIED
+            name.decode(): value.decode("latin-1") for name, value in asked.headers if name in _CARRIED
         }
         return self._propagator.extract(carrier, Context())
 
-    def _work(self, scope: Scope, record: RequestRecord) -> Attributes:
+    def _work(self, asked: Asked, record: RequestRecord) -> Attributes:
         timings = [task.timings for task in record.tasks if task.timings is not None]
         return {
             "corral.request_id": record.id,
             "corral.key": record.client.name,
             "gen_ai.provider.name": "corral",
-            "gen_ai.operation.name": _operation(scope),
+            "gen_ai.operation.name": _operation(asked),
             "gen_ai.response.model": self._model,
             "gen_ai.request.choice.count": len(record.tasks),
             "gen_ai.usage.input_tokens": sum(task.n_prompt for task in record.tasks),
@@ -200,17 +199,17 @@ def _traces_url(endpoint: str) -> str:
     return endpoint if url.path.endswith(_PATH) else endpoint.rstrip("/") + _PATH
 
 
-def _http(scope: Scope, status: int) -> Attributes:
-    client, agent = scope.get("client"), dict(scope["headers"]).get(b"user-agent", b"")
+def _http(asked: Asked, status: int) -> Attributes:
+    agent = dict(asked.headers).get(b"user-agent", b"")
     attributes: Attributes = {
-        "http.request.method": scope["method"],
-        "http.route": _route(scope),
+        "http.request.method": asked.method,
+        "http.route": asked.route,
         "http.response.status_code": status,
-        "url.path": scope["path"][:_MAX_TEXT],
-        "url.scheme": scope["scheme"],
+        "url.path": asked.path[:_MAX_TEXT],
+        "url.scheme": asked.scheme,
     }
-    if client:
-        attributes |= {"client.address": str(client[0])[:_MAX_TEXT]}
+    if asked.address:
+        attributes |= {"client.address": asked.address[:_MAX_TEXT]}
     if agent:
         attributes |= {"user_agent.original": agent.decode("latin-1")[:_MAX_TEXT]}
     if status >= 500 or status == LEFT:
@@ -218,14 +217,8 @@ def _http(scope: Scope, status: int) -> Attributes:
     return attributes
 
 
-def _route(scope: Scope) -> str:
-    route = scope.get("route")
-    return str(route.path) if route is not None else ""
-
-
-def _operation(scope: Scope) -> str:
-    path = _route(scope)
-    return next((name for part, name in _OPERATIONS.items() if part in path), "text_completion")
+def _operation(asked: Asked) -> str:
+    return next((name for part, name in _OPERATIONS.items() if part in asked.route), "text_completion")
 
 
 def _ns(seconds: float) -> int:

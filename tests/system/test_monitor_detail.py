@@ -117,7 +117,7 @@ async def test_a_client_that_does_not_read_is_noted():
     is_ended = asyncio.Event()
 
     class Observer:
-        def on_request_end(self, scope, record: RequestRecord) -> None:
+        def on_request_end(self, asked, record: RequestRecord) -> None:
             records.append(record)
             is_ended.set()
 

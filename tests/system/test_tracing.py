@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from corral.core.errors import CorralError, ErrorInfo
 from corral.core.result import Admitted, Failed, Timings, Tokens
 from corral.telemetry.record import RequestRecord
+from corral.telemetry.request_observer import Asked
 from corral.telemetry.tracing import Tracer
 from tests.system.process import START_S, CorralProcess, Stream
 
@@ -305,8 +306,7 @@ def test_what_has_failed_is_marked():
     """A stream that began well, and a request that never had a slot."""
     with contextlib.closing(Collector()) as collector:
         tracer = Tracer(collector.url, "m")
-        route = type("Route", (), {"path": "/completion"})
-        scope = {"method": "POST", "path": "/completion", "scheme": "http", "headers": [], "route": route}
+        asked = Asked("POST", "/completion", "/completion")
         begun, queued = RequestRecord("begun"), RequestRecord("queued")
         task = begun.add_task(5)
         task.update(Admitted(0, 0, 0), task.queued_at + 1)
@@ -316,7 +316,7 @@ def test_what_has_failed_is_marked():
         queued.add_task(5)
         for record, status, seconds in ((begun, 200, 4.0), (queued, 503, 5.0)):
             record.status, record.ended_at = status, record.started_at + seconds
-            tracer.on_request_end(scope, record)
+            tracer.on_request_end(asked, record)
         tracer.close()
         root, parts = collector.trace("begun")
         assert root.has_failed

@@ -29,6 +29,7 @@ from corral.server.router.registry import Entry, Registry
 from corral.server.router.role import choose
 from corral.server.router.waiting import WaitingStream, wants_progress
 from corral.telemetry.record import RequestRecord
+from corral.telemetry.request_observer import Asked
 
 _FIELDS = {NamedIn.BODY: ("model",), NamedIn.BODY_OR_NAME: ("model", "name")}
 _FALSE = ("0", "false", "off", "no")
@@ -128,11 +129,11 @@ class ModelObserver:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
+    def on_request_end(self, asked: Asked, record: RequestRecord) -> None:
         model = self._registry.models.get(record.model)
         if model is not None and model.front is not None:
             for observer in model.front.observers:
-                observer.on_request_end(scope, record)
+                observer.on_request_end(asked, record)
 
 
 def known_client(caller: Caller) -> Client | None:
