@@ -24,14 +24,12 @@ _KEY = "corral.caller"
 @dataclass(frozen=True, slots=True)
 class Caller:
     """`is_anonymous`: without a key although keys are required, so that paths and prompts are withheld.
-    `is_internal`: the server itself, for the client of the record, which needs no key. `session`: keeps the
-    answer. `work`: what an earlier server has done of a durable request. `disconnect`: what it returns
-    says that the client has left."""
+    `session`: keeps the answer. `work`: what an earlier server has done of a durable request.
+    `disconnect`: what it returns says that the client has left."""
 
     record: RequestRecord
     disconnect: Receive = receive_nothing
     is_anonymous: bool = False
-    is_internal: bool = False
     session: StreamSession | None = None
     work: DurableWork | None = None
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from urllib.parse import urlencode
 
 import orjson
-from starlette.types import ASGIApp, Message, Send
+from starlette.types import Message, Send
 
 from corral.api.background import Background
-from corral.api.batch.call import Receive, make_scope
-from corral.api.caller import change_caller
+from corral.api.caller import Caller
 from corral.api.durable import DurableWork
+from corral.api.internal import Ask, RunAsk
 from corral.api.services import Services
 from corral.api.stream_session import StreamSession
 from corral.core.removed import FIELDS
 from corral.core.repeat import repeat
 from corral.storage.journal import Journal
 from corral.storage.journal_record import History
+from corral.telemetry.record import RequestRecord
 
 _REFUSED = (429, 503, 529)
 _NO_ROOM = 507
@@ -33,12 +33,12 @@ class DurableRunner:
     """Mutable: what continues."""
 
     def __init__(
-        self, services: Services, journal: Journal, app: ASGIApp, is_ready: Callable[[], bool]
+        self, services: Services, journal: Journal, run_ask: RunAsk, is_ready: Callable[[], bool]
     ) -> None:
         """`is_ready`: whether the server can run requests, or can load their models."""
         self._services = services
         self._journal = journal
-        self._app = app
+        self._run_ask = run_ask
         self._is_ready = is_ready
         self._background = Background()
 
@@ -93,13 +93,12 @@ class DurableRunner:
         """Send the request again; its model is loaded if necessary."""
         opening = history.opening
         body = await asyncio.to_thread(_without_removed, opening.body)
-        headers = {**opening.headers, "content-length": str(len(body))}
-        query = urlencode({"model": opening.model_name, "autoload": "true"}) if opening.model_name else ""
-        scope = make_scope(opening.path, headers, opening.client, query)
+        query = {"model": opening.model_name, "autoload": "true"} if opening.model_name else {}
+        record = RequestRecord(opening.headers["x-request-id"], opening.client)
         work = DurableWork(self._journal, opening, history, session)
-        change_caller(scope, work=work, session=session)
+        caller = Caller(record, session=session, work=work)
         answer = _Answer(session.send if session is not None else None, on_start)
-        await self._app(scope, Receive(body), answer.send)
+        await self._run_ask(Ask(caller, opening.path, body, opening.headers, query), answer.send)
         if answer.status >= 400 and answer.status not in _REFUSED:
             _log.warning("--journal: %s cannot be continued: %s", opening.id, answer.error)
             if answer.status != _NO_ROOM:  # a later server may have room for its model
@@ -140,9 +139,9 @@ class _Answer:
             await self._send(message)
 
 
-def start_durable(services: Services, app: ASGIApp, is_ready: Callable[[], bool]) -> DurableRunner | None:
+def start_durable(services: Services, run_ask: RunAsk, is_ready: Callable[[], bool]) -> DurableRunner | None:
     if services.journal is None:
         return None
-    runner = DurableRunner(services, services.journal, app, is_ready)
+    runner = DurableRunner(services, services.journal, run_ask, is_ready)
     runner.start()
     return runner

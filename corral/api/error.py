@@ -27,14 +27,20 @@ def still_loading(loading: Loading) -> Unavailable:
 
 def render_error_for(scope: Scope, error: CorralError) -> tuple[int, dict[str, Any], dict[str, str]]:
     """Return status, body and headers of an error response."""
-    shape, id = _shape_of(scope), caller_in(scope).record.id
+    return render_error_in(shape_of(scope), caller_in(scope).record.id, error)
+
+
+def render_error_in(
+    shape: ErrorShape, id: str, error: CorralError
+) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Return the same in the format of an API. `id`: of the request."""
     headers = {"retry-after": str(error.retry_after_s)} if error.retry_after_s is not None else {}
     if shape.id_header and id:
         headers[shape.id_header.decode()] = id
     return shape.status(error), shape.render(error, id), headers
 
 
-def _shape_of(scope: Scope) -> ErrorShape:
+def shape_of(scope: Scope) -> ErrorShape:
     """Return the error format of a request's API; llama-server's while there is no application yet."""
     app = scope.get("app")
     shape: ErrorShape = app.state.table.errors(scope) if app is not None else LLAMA_ERRORS

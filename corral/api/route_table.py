@@ -30,6 +30,11 @@ class RouteTable:
         found = self._find(method, path, scope)
         return self._find("GET", path, scope) if found is None and method == "HEAD" else found
 
+    def post(self, path: str) -> ApiRoute | None:
+        """Return the route with a body that has this path, without parameters in it."""
+        found = self._fixed.get(("POST", path))
+        return found if found is not None and found.body is not None else None
+
     def policy(self, scope: Scope) -> Policy | None:
         """Return the policy of a request's route. A path without a route has none: it is a 404, or a file of
         the page."""

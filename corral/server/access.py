@@ -143,8 +143,6 @@ class AccessControl:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
             return self._app(scope, receive, send)
-        if caller_in(scope).is_internal:
-            return self._continue(scope, receive, send)
         client = self._keys.find(_shown(scope))
         if client is None:
             if not self._lets_in(scope):
@@ -167,19 +165,6 @@ class AccessControl:
             app = ErrorAnswer(error)
         if needed is Permission.GENERATE and client.limits:
             return app(scope, receive, self._with_limits(client, send))
-        return app(scope, receive, send)
-
-    def _continue(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Run stored work of a client: limits are checked where its tasks are submitted."""
-        record = caller_in(scope).record
-        client = record.client = self._keys.renew(record.client)
-        needed = self._needed(scope)
-        app = self._app
-        try:
-            if needed is not None:
-                client.require(needed, f"{scope['method']} {scope['path']}")
-        except CorralError as error:
-            app = ErrorAnswer(error)
         return app(scope, receive, send)
 
     def _with_limits(self, client: Client, send: Send) -> Send:

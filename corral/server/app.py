@@ -49,6 +49,7 @@ from corral.server.access import AccessControl, Keys
 from corral.server.boundary import App
 from corral.server.errors import error_handlers
 from corral.server.head import HeadRequests
+from corral.server.internal import Lend, StoredWork, lender
 from corral.server.page import open_page, ui_settings
 from corral.server.release import MemoryRelease
 from corral.server.resumable import ResumableStreams
@@ -74,18 +75,21 @@ def create_app(
     keys: Keys | None = None,
     first: Sequence[ApiRoute] = (),
     dispatch: Callable[[ASGIApp], ASGIApp] | None = None,
+    lend: Lend | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Starlette:
     """Create the application. Raises CorralError if a file or directory in the settings is unusable.
 
     `keys`: those that another application has checked. `first`: routes that replace others. `dispatch`:
-    middleware after access control.
+    middleware after access control. `lend`: has the services of models for what the server asks itself;
+    without it there is one model.
     """
     routes = [*first, *declared_routes()]
+    lend = lend or lender(services)
     if environ.get("AIP_MODE") and keys is None:
-        from corral.server.vertex import vertex_routes  # few servers run there
+        from corral.server.vertex_routes import vertex_routes  # few servers run there
 
-        routes += vertex_routes(environ, routes, dispatch)
+        routes += vertex_routes(environ, routes, lend)
     app = App(routes, error_handlers())
     app.router.redirect_slashes = False
     app.state.services, app.state.models = services, None
@@ -107,6 +111,7 @@ def create_app(
         app.add_middleware(Relay, services=services, sharing=services.sharing, table=table)
     _add_access_control(app, services, table, keys)
     _add_monitoring(app, services)
+    app.state.stored_work = StoredWork(table, app.state.keys, lend, app.state.observers)
     return app
 
 

@@ -10,8 +10,10 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from corral.api.body import JsonResponse
+from corral.api.caller import caller_in
+from corral.api.dialects.error_shape import ErrorShape
 from corral.api.disconnect import ClientGone
-from corral.api.error import render_error_for
+from corral.api.error import render_error_for, render_error_in, shape_of
 from corral.core.errors import ContextExceeded, CorralError, InvalidRequest, NotFound
 from corral.core.removed import PATHS, explain_removal
 from corral.server.boundary import Handler
@@ -25,25 +27,39 @@ _OPENAI_CODES = {ContextExceeded.type: "context_length_exceeded"}
 
 def error_handlers() -> dict[type[Exception], Handler]:
     return {
-        CorralError: _on_corral_error,
         HTTPException: _on_http_error,
         ClientGone: _on_client_gone,
         ClientDisconnect: _on_client_gone,
-        RecursionError: _on_recursion,
-        Exception: _on_bug,
+        CorralError: _on_error,
+        RecursionError: _on_error,
+        Exception: _on_error,
     }
+
+
+def error_response(error: Exception, path: str, shape: ErrorShape, id: str) -> Response:
+    """Return the response for an error of a route. `id`: of the request."""
+    status, body, headers = render_error_in(shape, id, _known(error, path))
+    return JsonResponse(body, status, headers)
+
+
+def _known(error: Exception, path: str) -> CorralError:
+    if isinstance(error, RecursionError):
+        return InvalidRequest("the body is nested too deeply")
+    if not isinstance(error, CorralError):
+        _log.exception("unexpected error", exc_info=error)
+        return CorralError("internal error, see the server's log")
+    if error.type in _OPENAI_CODES and path.startswith(_OPENAI_PATHS):
+        error.details["code"] = _OPENAI_CODES[error.type]
+    return error
+
+
+def _on_error(scope: Scope, error: Exception) -> Response:
+    return error_response(error, scope["path"], shape_of(scope), caller_in(scope).record.id)
 
 
 def _answer(scope: Scope, error: CorralError) -> Response:
     status, body, headers = render_error_for(scope, error)
     return JsonResponse(body, status, headers)
-
-
-def _on_corral_error(scope: Scope, error: Exception) -> Response:
-    assert isinstance(error, CorralError)
-    if error.type in _OPENAI_CODES and scope["path"].startswith(_OPENAI_PATHS):
-        error.details["code"] = _OPENAI_CODES[error.type]
-    return _answer(scope, error)
 
 
 def _on_http_error(scope: Scope, error: Exception) -> Response:
@@ -63,12 +79,3 @@ def _on_http_error(scope: Scope, error: Exception) -> Response:
 
 def _on_client_gone(_scope: Scope, _error: Exception) -> Response:
     return Response(status_code=LEFT)
-
-
-def _on_recursion(scope: Scope, _error: Exception) -> Response:
-    return _answer(scope, InvalidRequest("the body is nested too deeply"))
-
-
-def _on_bug(scope: Scope, error: Exception) -> Response:
-    _log.exception("unexpected error", exc_info=error)
-    return _answer(scope, CorralError("internal error, see the server's log"))

@@ -28,7 +28,6 @@ from corral.server.access import Keys
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
 from corral.server.defaults import check_tokens, default_guidance, default_params
-from corral.server.record_middleware import RecordMiddleware
 from corral.server.services import open_services
 from corral.server.system_prompt import read_system_prompt, tokenize_system_file
 from corral.telemetry.dispatcher import Telemetry
@@ -88,12 +87,10 @@ class Front:
         self.services.telemetry.loop.start(lambda: len(connections) > 0)
         self.monitor.start()
         if self.services.batches is not None:
-            self.services.batches.start(RecordMiddleware(self.app, self.observers))
+            self.services.batches.start(self.app.state.stored_work.run)
         if self._is_alone:
             self._durable = start_durable(
-                self.services,
-                RecordMiddleware(self.app, self.observers),
-                lambda: self.services.admission.is_open,
+                self.services, self.app.state.stored_work.run, lambda: self.services.admission.is_open
             )
         if self.app.state.metrics is not None:
             self.app.state.metrics.watch_connections(lambda: len(connections))

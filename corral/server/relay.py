@@ -43,7 +43,7 @@ class Relay:
         self._sharing = sharing
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] != "http" or caller_in(scope).is_internal:
+        if scope["type"] != "http":
             return self._app(scope, receive, send)
         headers = dict(scope["headers"])
         if (asked := headers.get(ASKS.encode())) is not None:

@@ -13,7 +13,6 @@ import pytest
 from corral.api.batch import runner as runner_module
 from corral.api.batch.line import check_lines
 from corral.core.errors import CorralError, InsufficientStorage
-from corral.server.record_middleware import RecordMiddleware
 from corral.storage.batch_record import Outcome, Result
 from corral.storage.batch_store import BatchStore
 from tests.contract.inline import Server
@@ -29,7 +28,7 @@ def line(id: str, **body: Any) -> str:
 async def start(server: Server, text: str) -> str:
     pytest.importorskip("python_multipart")
     assert server.services.batches is not None
-    server.services.batches.start(RecordMiddleware(server.app, []))
+    server.services.batches.start(server.app.state.stored_work.run)
     form: dict[str, Any] = {"files": {"file": ("in.jsonl", text)}, "data": {"purpose": "batch"}}
     file = (await server.http.post("/v1/files", **form)).json()
     body = {"input_file_id": file["id"], "endpoint": COMPLETIONS}

@@ -20,7 +20,6 @@ import pytest
 from corral.api import durable, stream_session
 from corral.api.durable_runner import start_durable
 from corral.core.task import Task
-from corral.server.record_middleware import RecordMiddleware
 from corral.storage.journal_record import encode_opening, read_history
 from tests.contract.inline import Server
 from tests.tools.wait import wait_until_async
@@ -49,7 +48,7 @@ def timeless(content: bytes) -> bytes:
 async def continued(folder: Path, **settings: Any) -> AsyncIterator[Server]:
     """A server that finds this journal."""
     server = Server(journal=str(folder), chat_template="chatml", **settings)
-    runner = start_durable(server.services, RecordMiddleware(server.app, []), lambda: True)
+    runner = start_durable(server.services, server.app.state.stored_work.run, lambda: True)
     assert runner is not None
     try:
         yield server

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from corral.api.durable_runner import start_durable
-from corral.server.record_middleware import RecordMiddleware
 from corral.storage.journal_record import frame, read_history
 from tests.contract.inline import post
 from tests.contract.scripted import ScriptedServer
@@ -74,7 +73,7 @@ def events(stream: str) -> list[dict[str, Any]]:
 async def journaled(folder: Path, script: str) -> AsyncIterator[ScriptedServer]:
     server = ScriptedServer(journal=str(folder))
     server.say(script)
-    runner = start_durable(server.services, RecordMiddleware(server.app, []), lambda: True)
+    runner = start_durable(server.services, server.app.state.stored_work.run, lambda: True)
     assert runner is not None
     assert server.services.journal is not None
     try:

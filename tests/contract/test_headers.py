@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from corral.api.router import ApiRoute
-from corral.server.record_middleware import RecordMiddleware
 from tests.contract.inline import SECONDS, Server
 
 CHAT_ID = "a" * 32
@@ -69,7 +68,7 @@ async def test_a_state_is_no_document():
 async def test_results_of_a_batch_are_no_document(tmp_path):
     server = Server(batches_path=str(tmp_path))
     assert server.services.batches is not None
-    server.services.batches.start(RecordMiddleware(server.app, []))
+    server.services.batches.start(server.app.state.stored_work.run)
     body = {"prompt": "hello", "max_tokens": 1}
     line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
     files = {"file": ("a.jsonl", json.dumps(line).encode())}

@@ -10,7 +10,7 @@ import wave
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -26,7 +26,6 @@ from corral.core.media_item import MediaKind
 from corral.core.pooling import Pooling
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.server.app import declared_routes
-from corral.server.record_middleware import RecordMiddleware
 from corral.server.router.hub import create_hub
 from tests.contract.field_cases import PLAIN
 from tests.contract.fim import FIM
@@ -288,7 +287,7 @@ async def test_with_many_models_none_is_loaded_for_a_key_without_limits_left(tmp
 
         return load_model
 
-    hub = create_hub(settings, forward)
+    hub = create_hub(settings, forward, cast(Any, None))
     limits = hub.state.services.limits
     (place,) = limits.take(hub.state.keys.find([b"key-busy"]), [[1]])
     http = httpx.AsyncClient(transport=httpx.ASGITransport(hub), base_url="http://corral")
@@ -305,7 +304,7 @@ async def test_lines_of_batches_wait(server):
     await exhaust(server)
     n = len(server.engine.submitted)
     assert server.services.batches is not None
-    server.services.batches.start(RecordMiddleware(server.app, []))
+    server.services.batches.start(server.app.state.stored_work.run)
     text = json.dumps({"custom_id": "a", "body": {"prompt": "a b", "max_tokens": 4}})
     form: dict[str, Any] = {"files": {"file": ("in.jsonl", text)}, "data": {"purpose": "batch"}}
     file = (await server.http.post("/v1/files", headers=as_key("full"), **form)).json()

@@ -22,7 +22,6 @@ from corral.api.router import Operation, Router
 from corral.api.schema.completion import CompletionRequest
 from corral.core.errors import Unauthorized
 from corral.core.key_role import Permission
-from corral.server.record_middleware import RecordMiddleware
 from tests.contract.inline import Server
 
 router = Router()
@@ -57,7 +56,8 @@ async def _prepare(call: Call[CompletionRequest], _: AsSent) -> Ready:
 @pytest.fixture
 def server(tmp_path: Path) -> Server:
     (tmp_path / "keys").write_text(KEYS)
-    return Server(first=router.routes, api_key_file=str(tmp_path / "keys"), batches_path=str(tmp_path))
+    options: dict[str, Any] = {"api_key_file": str(tmp_path / "keys"), "batches_path": str(tmp_path)}
+    return Server(first=router.routes, environ={"AIP_MODE": "PREDICTION"}, **options)
 
 
 async def ask(server: Server, key: str, **body: Any) -> Any:
@@ -97,10 +97,17 @@ def test_it_is_described(server):
     assert {"400", "401", "403", "413", "429"} <= operation["responses"].keys()
 
 
+async def test_instances_of_vertex_may_be_for_it(server):
+    instance = {"@requestFormat": "novelties", "prompt": "a", "n_predict": 4, "ignore_eos": True}
+    body, headers = {"instances": [instance]}, {"authorization": "Bearer key-many"}
+    (answer,) = (await server.http.post("/predict", json=body, headers=headers)).json()["predictions"]
+    assert answer["tokens_predicted"] == 4
+
+
 async def test_lines_of_a_batch_may_be_for_it(server):
     pytest.importorskip("python_multipart")
     headers = {"authorization": "Bearer key-many"}
-    server.services.batches.start(RecordMiddleware(server.app, []))
+    server.services.batches.start(server.app.state.stored_work.run)
     line = {"custom_id": "1", "body": {"prompt": "a", "n_predict": 4, "ignore_eos": True}}
     form: dict[str, Any] = {"files": {"file": ("in.jsonl", json.dumps(line))}, "data": {"purpose": "batch"}}
     file = (await server.http.post("/v1/files", headers=headers, **form)).json()

@@ -12,8 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from corral.api.batch.call import call
+from corral.api.caller import Caller
 from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.internal import Answer, Ask
 from corral.api.policy import Policy, for_server
 from corral.api.router import ApiRoute
 from corral.api.routes import chat
@@ -23,7 +24,7 @@ from corral.core.key_role import KeyRole, Permission, roles_with
 from corral.core.settings import ServerSettings
 from corral.server.access import Keys
 from corral.server.app import declared_routes
-from corral.server.record_middleware import RecordMiddleware
+from corral.telemetry.record import RequestRecord
 from tests.contract.field_cases import PLAIN
 from tests.contract.inline import Server
 
@@ -129,7 +130,7 @@ async def test_instances_of_vertex_have_the_role_of_their_request(tmp_path):
 async def test_work_that_an_earlier_time_has_left_has_the_rights_of_now(tmp_path):
     """Lines of batches and durable requests are stored with their client; its keys may change meanwhile."""
     server = roles_server(tmp_path)
-    app, keys = RecordMiddleware(server.app, server.app.state.observers), server.app.state.keys
+    work, keys = server.app.state.stored_work, server.app.state.keys
     client = keys.find([b"key-admin"])
     assert client is not None
 
@@ -137,7 +138,9 @@ async def test_work_that_an_earlier_time_has_left_has_the_rights_of_now(tmp_path
         (tmp_path / "keys").write_text(lines)
         keys.reload()
         text = json.dumps({"prompt": "a", "n_predict": 1, **body}).encode()
-        return (await call(app, "/completion", text, client, "id")).status
+        answer = Answer()
+        await work.run(Ask(Caller(RequestRecord("id", client)), "/completion", text), answer.send)
+        return answer.status
 
     system = {"system_prompt": "you are kind"}
     for line, status, status_of_changes in (

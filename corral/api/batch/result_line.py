@@ -6,9 +6,10 @@ from typing import Any
 
 import orjson
 
-from corral.api.batch.call import Answer
 from corral.api.batch.line import MESSAGES, Line
+from corral.api.internal import Answer
 from corral.storage.batch_record import Outcome, Result, new_id
+from corral.telemetry.record import RequestRecord
 from corral.telemetry.usage import usage_of
 
 _ENDS = {
@@ -17,7 +18,15 @@ _ENDS = {
 }
 
 
-def render_result(endpoint: str, line: Line, answer: Answer) -> Result:
+class LineAnswer(Answer):
+    """Mutable: the answer to a line, and the record of its request."""
+
+    def __init__(self, record: RequestRecord) -> None:
+        super().__init__()
+        self.record = record
+
+
+def render_result(endpoint: str, line: Line, answer: LineAnswer) -> Result:
     """Render the answer to a line."""
     outcome = Outcome.OK if answer.status == 200 else Outcome.ERROR
     body = orjson.Fragment(answer.body)

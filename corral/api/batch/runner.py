@@ -12,18 +12,19 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from starlette.types import ASGIApp
-
 from corral.api.background import Background, cancel
-from corral.api.batch.call import Answer, call
 from corral.api.batch.line import Checked, Line, check_lines, parse_line, read_line
-from corral.api.batch.result_line import render_result, render_unrun
+from corral.api.batch.result_line import LineAnswer, render_result, render_unrun
+from corral.api.caller import Caller
+from corral.api.internal import Ask, RunAsk
 from corral.core.errors import InsufficientStorage, NotFound
 from corral.core.repeat import repeat
 from corral.storage.batch_record import BatchRecord, Counts, FileRecord, Outcome, Result, new_id
 from corral.storage.batch_store import BatchStore
+from corral.telemetry.record import RequestRecord
 
 T = TypeVar("T")
 
@@ -56,12 +57,12 @@ class BatchRunner:
         self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._runs: dict[str, _Run] = {}
         self._background = Background()
-        self._app: ASGIApp | None = None
+        self._run_ask: RunAsk | None = None
         self._has_many_models = has_many_models
 
-    def start(self, app: ASGIApp) -> None:
-        """Continue what an earlier server has left; `app` runs the lines."""
-        self._app = app
+    def start(self, run_ask: RunAsk) -> None:
+        """Continue what an earlier server has left; `run_ask` runs the lines."""
+        self._run_ask = run_ask
         if not self._store.is_shared:  # otherwise one that is ready does it (`api/sharing.py`)
             self._background.spawn(self.take_over())
         self._background.spawn(self._sweep())
@@ -206,14 +207,16 @@ class BatchRunner:
             )
             run.n_done += 1
 
-    async def _answer(self, batch: BatchRecord, body: bytes) -> Answer:
+    async def _answer(self, batch: BatchRecord, body: bytes) -> LineAnswer:
         """Run a line, again if the server could not."""
-        assert self._app is not None
+        assert self._run_ask is not None
         n_tries = 0
         while True:
             while not self._is_ready():
                 await asyncio.sleep(_RETRY_S)
-            answer = await call(self._app, batch.endpoint, body, batch.client, new_id(""))
+            record = RequestRecord(new_id(""), replace(batch.client, is_batch=True))
+            answer = LineAnswer(record)
+            await self._run_ask(Ask(Caller(record), batch.endpoint, body), answer.send)
             n_tries += self._is_ready() and answer.status in _UNAVAILABLE
             if answer.status not in (*_UNAVAILABLE, _LIMITED) or n_tries >= _MAX_TRIES:
                 return answer

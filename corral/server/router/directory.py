@@ -13,8 +13,8 @@ from corral.api.routes.model import render_capabilities, render_meta
 from corral.core.catalog import CatalogModel
 from corral.core.client import Client
 from corral.core.errors import CorralError, InvalidRequest, NotFound, Unavailable
-from corral.server.router.dispatch import known_client
 from corral.server.router.download import Downloads
+from corral.server.router.lender import known_client
 from corral.server.router.model import ModelState, ModelStore, ServedModel
 from corral.server.router.registry import Registry
 from corral.server.router.role import kind_of_model, look_at, media_of_model, title_of_model

@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from corral.api.caller import Caller, caller_in
+from corral.api.caller import caller_in
 from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.error import ErrorAnswer
-from corral.api.policy import ModelUse, NamedIn, Policy, Unloaded
-from corral.core.client import Client
-from corral.core.errors import CorralError, InvalidRequest
-from corral.core.key_role import Permission
+from corral.api.policy import ModelUse, NamedIn, Policy
+from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
 from corral.server.request_name import (
     ReadBody,
-    find_name,
     is_long,
     query_of,
     read_body,
 )
+from corral.server.router.lender import FIELDS, Lender, name_in
 from corral.server.router.model import ServedModel
 from corral.server.router.registry import Entry, Registry
-from corral.server.router.role import choose
 from corral.server.router.waiting import WaitingStream, wants_progress
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.request_observer import Asked
-
-_FIELDS = {NamedIn.BODY: ("model",), NamedIn.BODY_OR_NAME: ("model", "name")}
-_FALSE = ("0", "false", "off", "no")
 
 
 class ModelDispatch:
     """ASGI middleware of the hub, after access control: what is for no model is the hub's."""
 
-    def __init__(self, app: ASGIApp, registry: Registry, server: ServerSettings) -> None:
+    def __init__(self, app: ASGIApp, registry: Registry, lender: Lender, server: ServerSettings) -> None:
         self._app = app
         self._registry = registry
+        self._lender = lender
         self._server = server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,41 +54,27 @@ class ModelDispatch:
     async def _find(
         self, scope: Scope, use: ModelUse, receive: Receive
     ) -> tuple[ServedModel, ReadBody | None]:
-        client, body = known_client(caller_in(scope)), None
-        name = query_of(scope).get("model")
-        if name is None and use.named_in in _FIELDS:
+        name, body = query_of(scope).get("model"), None
+        if name is None and use.named_in in FIELDS:
             body = await read_body(receive, self._server.max_body_mib)
-            name = await _find_in_body(body.content, _FIELDS[use.named_in])
-        if name:
-            return self._registry.find(name, client), body
-        return await asyncio.to_thread(choose, use.role, self._registry.visible(client)), body
+            name = await name_in(body.content, FIELDS[use.named_in])
+        return await self._lender.find(name, use, caller_in(scope)), body
 
     async def _serve(
         self, model: ServedModel, use: ModelUse, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        caller_in(scope).record.model = model.name
-        if not model.is_open and use.unloaded is Unloaded.REFUSE:
-            raise InvalidRequest("model is not loaded")
-        if not model.is_open and use.unloaded is Unloaded.ANSWER:
-            await self._app(scope, receive, send)
-            return
-        if model.is_open and model.front is not None and not use.wakes:
-            if scope["method"] == "POST":
-                model.touch()
-            await model.front.app(scope, receive, send)
-            return
-        entry = self._registry.enter(model, self._autoloads(scope))
-        try:
+        async def wait(entry: Entry) -> None:
+            nonlocal send
             if entry.is_ready or not isinstance(receive, ReadBody):
                 await entry.ready()
             elif use.progress is not None and await _wants_progress(receive):
                 send = await self._report_progress(entry, use.progress, scope, receive, send)
             else:
                 await run_for_client(entry.ready(), receive.rest)
-            assert model.front is not None
-            await model.front.app(scope, receive, send)
-        finally:
-            self._registry.leave(entry)
+
+        caller, query, is_work = caller_in(scope), query_of(scope), scope["method"] == "POST"
+        async with self._lender.hold(model, use, caller, query, wait, is_work) as front:
+            await (front.app if front is not None else self._app)(scope, receive, send)
 
     async def _report_progress(
         self, entry: Entry, event: Mapping[str, Any], scope: Scope, receive: ReadBody, send: Send
@@ -109,19 +90,6 @@ class ModelDispatch:
             raise ClientGone from None
         return stream.send
 
-    def _autoloads(self, scope: Scope) -> bool:
-        """Whether a request loads its model. Raises Forbidden if only its `?autoload` says so, and its key
-        may not load models: all share the memory."""
-        client, default = caller_in(scope).client, self._server.models_autoload
-        if caller_in(scope).is_anonymous or not client.role.may(Permission.USE):
-            return False
-        said = query_of(scope).get("autoload")
-        if said is None or said.lower() in _FALSE:
-            return default and said is None
-        if not (default or caller_in(scope).is_internal):
-            client.require(Permission.CHANGE, "loading a model", "autoload")
-        return True
-
 
 class ModelObserver:
     """Passes the record of a request on to the observers of its model. A `RequestObserver`."""
@@ -136,11 +104,6 @@ class ModelObserver:
                 observer.on_request_end(asked, record)
 
 
-def known_client(caller: Caller) -> Client | None:
-    """Return the client of a request; None if it has no key although keys are required."""
-    return None if caller.is_anonymous else caller.client
-
-
 def _use_of(scope: Scope) -> ModelUse | None:
     """Return how a request uses its model; None: it is for no model."""
     policy: Policy | None = scope["app"].state.table.policy(scope)
@@ -148,12 +111,6 @@ def _use_of(scope: Scope) -> ModelUse | None:
     if use is not None and use.named_in is NamedIn.QUERY_ONLY and "model" not in query_of(scope):
         return None
     return use
-
-
-async def _find_in_body(content: bytes, fields: Sequence[str]) -> str | None:
-    if is_long(content):
-        return await asyncio.to_thread(find_name, content, *fields)
-    return find_name(content, *fields)
 
 
 async def _wants_progress(body: ReadBody) -> bool:

@@ -20,6 +20,7 @@ from corral.core.settings import Settings
 from corral.link.lifecycle import EngineState
 from corral.server.app import create_app
 from corral.server.defaults import default_params
+from corral.server.internal import Lend
 from corral.server.router.routes import router
 from corral.server.services import open_services
 from corral.telemetry.dispatcher import Telemetry
@@ -43,7 +44,9 @@ class NoEngine:
         raise NoModelNamed("the request names no model")
 
 
-def create_hub(settings: Settings, dispatch: Callable[[ASGIApp], ASGIApp], n_parallel: int = 1) -> Starlette:
+def create_hub(
+    settings: Settings, dispatch: Callable[[ASGIApp], ASGIApp], lend: Lend, n_parallel: int = 1
+) -> Starlette:
     """Raises CorralError if a file or directory in the settings is unusable. `n_parallel`: lines of batches
     that run at once."""
     services = open_services(settings, cast(Engine, NoEngine()), Telemetry(), default_params(settings))
@@ -56,4 +59,4 @@ def create_hub(settings: Settings, dispatch: Callable[[ASGIApp], ASGIApp], n_par
             has_many_models=True,
         )
         services = replace(services, batches=batches)
-    return create_app(services, first=router.routes, dispatch=dispatch)
+    return create_app(services, first=router.routes, dispatch=dispatch, lend=lend)

@@ -28,7 +28,7 @@ from corral.api.services import Services
 from corral.core.errors import NotFound, NotSupported
 from corral.core.libllama import BUILD_INFO
 from corral.gguf.preflight import read_header
-from corral.server.router.dispatch import known_client
+from corral.server.router.lender import known_client
 from corral.server.router.model import ModelState, ServedModel
 from corral.server.router.registry import Registry
 from corral.server.router.role import kind_of_model

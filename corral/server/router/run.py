@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from starlette.types import ASGIApp
 
 from corral.api.durable_runner import DurableRunner, start_durable
+from corral.api.internal import Ask
+from corral.api.policy import ModelUse
 from corral.api.services import Services
 from corral.core.catalog import CatalogModel
 from corral.core.settings import Settings
@@ -25,6 +28,7 @@ from corral.server.record_middleware import RecordMiddleware
 from corral.server.router.directory import Directory
 from corral.server.router.dispatch import ModelDispatch, ModelObserver
 from corral.server.router.hub import create_hub
+from corral.server.router.lender import Lender
 from corral.server.router.model import Locate, ModelStore, Surroundings
 from corral.server.router.registry import Registry
 from corral.server.tls import open_tls
@@ -70,7 +74,7 @@ class _Life:
         self._reporter = reporter
         self._names = [entry.name for entry in catalog]
         n_parallel = max((entry.settings.engine.n_parallel for entry in catalog), default=1)
-        self._hub = hub = create_hub(settings, self._make_dispatch, n_parallel)
+        self._hub = hub = create_hub(settings, self._make_dispatch, self._lend, n_parallel)
         edge = Edge(hub, server, listener.reach)
         edge.application = hub
         self._drain = Drain(server.timeout_s, self._dismiss)
@@ -87,7 +91,9 @@ class _Life:
         self._renderer = Renderer(server.engine_timeout_s)
         around = Surroundings(hub, self._server.connections, self._renderer, locate)
         self.registry = hub.state.registry = Registry(catalog, server, around)
+        self._lender = Lender(self.registry, server, hub.state.services)
         recorded.add_observers(ModelObserver(self.registry))
+        hub.state.stored_work.add_observers(ModelObserver(self.registry))
         self._directory = hub.state.models = Directory(self.registry, store, read)
         self._settings = settings
 
@@ -98,8 +104,7 @@ class _Life:
             self._hub.state.metrics.watch_connections(lambda: len(self._server.connections))
         batches = self._hub.state.services.batches
         if batches is not None:
-            observers = [*self._hub.state.observers, ModelObserver(self.registry)]
-            batches.start(RecordMiddleware(self._hub, observers))
+            batches.start(self._hub.state.stored_work.run)
         durable = self._start_durable()
         sharing = self._hub.state.services.sharing
         if sharing is not None:
@@ -151,11 +156,14 @@ class _Life:
 
     def _start_durable(self) -> DurableRunner | None:
         services: Services = self._hub.state.services
-        app = RecordMiddleware(self._hub, [*self._hub.state.observers, ModelObserver(self.registry)])
-        return start_durable(services, app, lambda: not services.admission.is_draining)
+        run = self._hub.state.stored_work.run
+        return start_durable(services, run, lambda: not services.admission.is_draining)
 
     def _make_dispatch(self, app: ASGIApp) -> ASGIApp:
-        return ModelDispatch(app, self.registry, self._settings.server)
+        return ModelDispatch(app, self.registry, self._lender, self._settings.server)
+
+    def _lend(self, ask: Ask, use: ModelUse | None) -> AbstractAsyncContextManager[Services]:
+        return self._lender.lend(ask, use)
 
     def _dismiss(self) -> None:
         self.registry.dismiss()

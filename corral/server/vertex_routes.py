@@ -6,22 +6,19 @@ On if the environment says `AIP_MODE=PREDICTION`; `AIP_PREDICT_ROUTE` and `AIP_H
 from __future__ import annotations
 
 import asyncio
-import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 from pydantic import Field
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Scope
 
-from corral.api.batch.call import Answer, Receive
 from corral.api.body import JsonResponse
-from corral.api.caller import caller_in
+from corral.api.caller import Caller, caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS, render_error
+from corral.api.internal import Answer, Ask
 from corral.api.policy import Follow, Policy, for_server
 from corral.api.router import ApiRoute
 from corral.api.routes import status
@@ -30,10 +27,10 @@ from corral.api.schema.parse import RequestModel
 from corral.api.services import Services
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.key_role import Permission
+from corral.server.internal import Lend, answer_internally
 
 _FORMAT = "@requestFormat"
 _MAX_INSTANCES = 128
-_OF_ROUTE = ("route", "endpoint", "path_params")
 _POLICY = Policy(
     permission=Permission.GENERATE,
     errors=LLAMA_ERRORS,
@@ -56,24 +53,20 @@ def is_vertex(environ: Mapping[str, str]) -> bool:
 def vertex_routes(
     environ: Mapping[str, str],
     routes: Sequence[ApiRoute],
-    dispatch: Callable[[ASGIApp], ASGIApp] | None = None,
+    lend: Lend,
 ) -> list[ApiRoute]:
-    """Return the routes that Vertex asks for, if this runs there. `dispatch`: finds the model of an
-    instance."""
+    """Return the routes that Vertex asks for, if this runs there. `lend`: finds the model of an instance."""
     if not is_vertex(environ):
         return []
     formats = request_formats(routes)
 
-    @functools.cache
-    def router(app: Starlette) -> ASGIApp:
-        """Return what answers an instance; complete only once the server runs."""
-        stack = app.router.middleware_stack
-        return dispatch(stack) if dispatch is not None else stack
-
     async def predict(request: Request, services: Services) -> Response:
         instances = (await read_model(request, services, PredictRequest)).instances
-        running = (_predict(router(request.app), request.scope, formats, each) for each in instances)
-        return JsonResponse({"predictions": list(await asyncio.gather(*running))})
+        caller, query = caller_in(request.scope), request.query_params
+        running = (_predict(caller, query, lend, formats, each) for each in instances)
+        predictions = list(await asyncio.gather(*running))
+        caller.record.model = ""  # instances may be for several
+        return JsonResponse({"predictions": predictions})
 
     path = _path(environ.get("AIP_PREDICT_ROUTE", "") or "predict")
     found = [ApiRoute("POST", path, predict, operation=None, policy=_POLICY)]
@@ -85,8 +78,8 @@ def vertex_routes(
 
 
 def request_formats(routes: Sequence[ApiRoute]) -> dict[str, ApiRoute]:
-    """Return the routes that take a POST, by their paths and by these in camel case: `chatCompletions`."""
-    found = [route for route in routes if route.method == "POST" and not route.param_convertors]
+    """Return the routes that have a body, by their paths and by these in camel case: `chatCompletions`."""
+    found = [route for route in routes if route.body is not None and not route.param_convertors]
     return {**{camel_case(each.path): each for each in found}, **{each.path: each for each in found}}
 
 
@@ -103,7 +96,9 @@ def camel_case(path: str) -> str:
     return first + "".join(word[:1].upper() + word[1:] for word in others)
 
 
-async def _predict(router: ASGIApp, scope: Scope, routes: Mapping[str, ApiRoute], instance: Any) -> Any:
+async def _predict(
+    caller: Caller, query: Mapping[str, str], lend: Lend, routes: Mapping[str, ApiRoute], instance: Any
+) -> Any:
     """Answer one instance; an error is its answer."""
     try:
         if not isinstance(instance, dict) or not isinstance(instance.get(_FORMAT), str):
@@ -113,24 +108,16 @@ async def _predict(router: ASGIApp, scope: Scope, routes: Mapping[str, ApiRoute]
         route = routes.get(instance[_FORMAT])
         if route is None:
             raise InvalidRequest(f"no route has the format '{instance[_FORMAT]:.100}'", field=_FORMAT)
-        caller_in(scope).client.require(route.policy.permission, f"POST {route.path}")
+        caller.client.require(route.policy.permission, f"POST {route.path}")
         payload = {name: value for name, value in instance.items() if name != _FORMAT}
         if "stream" in payload:
             payload["stream"] = False  # compat: /predict: streams are not possible
-        return await _call(router, scope, route.path, orjson.dumps(payload))
+        answer = Answer()
+        ask = Ask(caller, route.path, orjson.dumps(payload), query=query)
+        await answer_internally(route, ask, lend, answer.send)
+        return orjson.loads(answer.body)
     except CorralError as error:
         return render_error(error)
-
-
-async def _call(router: ASGIApp, scope: Scope, path: str, body: bytes) -> Any:
-    """Ask a route of this server; the key of the whole request has been checked."""
-    answer = Answer(caller_in(scope).record)
-    inner = {name: value for name, value in scope.items() if name not in _OF_ROUTE}
-    headers = [line for line in scope["headers"] if line[0] not in (b"content-length", b"transfer-encoding")]
-    headers.append((b"content-length", b"%d" % len(body)))
-    asked = {**inner, "path": path, "raw_path": path.encode(), "headers": headers}
-    await router(asked, Receive(body), answer.send)
-    return orjson.loads(answer.body)
 
 
 def _path(text: str) -> str:

@@ -1,0 +1,82 @@
+"""Answer what the server itself asks for its clients: routes are called, without HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from starlette.types import Send
+
+from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.internal import Ask
+from corral.api.policy import ModelUse
+from corral.api.route_table import RouteTable
+from corral.api.router import ApiRoute
+from corral.api.services import Services
+from corral.api.streamed_response import send_all
+from corral.core.errors import CorralError, NotFound
+from corral.server.access import Keys
+from corral.server.errors import error_response
+from corral.server.record_middleware import observe
+from corral.telemetry.request_observer import Asked, RequestObserver
+
+Lend = Callable[[Ask, ModelUse | None], AbstractAsyncContextManager[Services]]
+
+
+async def answer_internally(route: ApiRoute, ask: Ask, lend: Lend, send: Send) -> None:
+    """Have a route answer; errors are answers in the format of its API. `lend`: has the services of its model
+    until the answer is complete."""
+    async with contextlib.AsyncExitStack() as held:
+        try:
+            services = await held.enter_async_context(lend(ask, route.policy.model))
+            response = await route.answer(ask.incoming, services)
+        except Exception as error:
+            response = error_response(error, ask.path, route.policy.errors, ask.caller.record.id)
+        await send_all(response, send)
+
+
+class StoredWork:
+    """Runs what clients have left with the server: lines of batches, requests of the journal. Each has a
+    record of its own, and may do what its key may do now; limits are checked where tasks are submitted."""
+
+    def __init__(
+        self, table: RouteTable, keys: Keys, lend: Lend, observers: Sequence[RequestObserver]
+    ) -> None:
+        self._table = table
+        self._keys = keys if keys else None
+        self._lend = lend
+        self._observers = list(observers)
+
+    def add_observers(self, *observers: RequestObserver) -> None:
+        self._observers += observers
+
+    async def run(self, ask: Ask, send: Send) -> None:
+        asked = Asked("POST", ask.path, ask.path)
+        await observe(
+            ask.caller.record, send, lambda send: self._answer(ask, send), lambda: asked, self._observers
+        )
+
+    async def _answer(self, ask: Ask, send: Send) -> None:
+        record, route = ask.caller.record, self._table.post(ask.path)
+        try:
+            if route is None:
+                raise NotFound("File Not Found")
+            if self._keys is not None:
+                record.client = self._keys.renew(record.client)
+                record.client.require(route.policy.permission, f"POST {ask.path}")
+        except CorralError as error:
+            shape = route.policy.errors if route is not None else LLAMA_ERRORS
+            await send_all(error_response(error, ask.path, shape, record.id), send)
+            return
+        await answer_internally(route, ask, self._lend, send)
+
+
+def lender(services: Services) -> Lend:
+    """Lend the services of the only model."""
+
+    @contextlib.asynccontextmanager
+    async def lend(_ask: Ask, _use: ModelUse | None) -> AsyncIterator[Services]:
+        yield services
+
+    return lend
