@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
 
 from corral.api.caller import Caller
 from corral.core.client import Client
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 BodyT = TypeVar("BodyT")
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[BodyT]):
+class Call(msgspec.Struct, Generic[BodyT], frozen=True):
     """`n_bytes`: of the body. `work`: of a durable request."""
 
     caller: Caller

@@ -1,13 +1,14 @@
 """Who asks: a value that is made once at the edge, and kept in the ASGI scope under the one key of our own.
 
-Uses no framework: some errors are needed before one is imported.
+A struct, which takes less time to make than a frozen dataclass: every request has one. Uses no framework:
+some errors are needed before one is imported.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.types import Receive, Scope
 
 from corral.api.disconnect import receive_nothing
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 _KEY = "corral.caller"
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """`is_anonymous`: without a key although keys are required, so that paths and prompts are withheld.
     `session`: keeps the answer. `work`: what an earlier server has done of a durable request.
     `disconnect`: what it returns says that the client has left."""
@@ -52,4 +52,4 @@ def caller_in(scope: Scope) -> Caller:
 
 def change_caller(scope: Scope, **changes: Any) -> None:
     """Have all that follows see a caller with these fields."""
-    scope[_KEY] = replace(caller_in(scope), **changes)
+    scope[_KEY] = msgspec.structs.replace(caller_in(scope), **changes)

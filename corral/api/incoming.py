@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from corral.api.body import Headers, read_body
 from corral.api.call import Call
@@ -17,8 +18,7 @@ from corral.core.client import Client
 from corral.core.key_role import Permission
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
+class Incoming(msgspec.Struct, frozen=True):
     """A request whose body is still to come."""
 
     caller: Caller

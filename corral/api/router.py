@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypedDict, TypeVar, get_type_hints
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route, compile_path
@@ -101,7 +102,7 @@ class ApiRoute(Route):
         if self.body is None:
             response = await self.endpoint(request, services, **found)
         else:
-            caller = replace(caller_in(scope), disconnect=receive)
+            caller = msgspec.structs.replace(caller_in(scope), disconnect=receive)
             incoming = Incoming(caller, scope["path"], request.headers, request.stream())
             response = await self.answer(incoming, services, **found)
         await response(scope, receive, send)

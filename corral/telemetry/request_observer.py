@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from corral.telemetry.record import RequestRecord
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """What a request was for. `target`: the path as it was sent; `route`: the path of its route, with names
     for parameters, empty if a file or nothing answered; `address`: of the client, empty if it has none."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -60,7 +60,7 @@ _PLAIN = ("text", "srt", "vtt")
 )
 async def transcribe(request: Request, services: Services) -> Response:
     """Transcribe an audio clip."""
-    caller = replace(caller_in(request.scope), disconnect=request.receive)
+    caller = msgspec.structs.replace(caller_in(request.scope), disconnect=request.receive)
     check_admission(services, caller.client)
     kind = request.headers.get("content-type", "")
     parts = await read_form(kind, request.stream(), caller.record, services)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Scope
@@ -213,7 +214,9 @@ async def pull(call: Call[schema.OllamaPullRequest]) -> Response:
 def _remarked(call: Call[FieldsT]) -> Call[FieldsT]:
     """Return the call with a warning about `keep_alive`, if it is ignored."""
     body = call.body
-    return replace(call, body=body.with_remarks_of(body, explain_keep_alive(body.keep_alive, call.services)))
+    return msgspec.structs.replace(
+        call, body=body.with_remarks_of(body, explain_keep_alive(body.keep_alive, call.services))
+    )
 
 
 async def _load(call: Call[AnswerT], content: dict[str, Any]) -> Response:

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from pydantic_core import from_json
 from starlette.responses import Response
 
@@ -101,7 +102,7 @@ class _Agent:
 
     def detach(self) -> None:
         """Go on without the client and after its request, whose record has ended then."""
-        self._call = replace(self._call, caller=self._call.caller.detached())
+        self._call = msgspec.structs.replace(self._call, caller=self._call.caller.detached())
 
     async def run(self) -> Events:
         for event in self.renderer.begin(self._listed()):
