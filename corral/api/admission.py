@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from corral.api.engine import Engine
 from corral.api.error import still_loading
@@ -126,6 +126,15 @@ def watch_deadline(
 
 def describe_position(queue: QueueView, place: int) -> str:
     return f"queue position {place}, expected wait {queue.expected_s(place):.1f} s"
+
+
+def describe_waiting(queue: QueueView, task_ids: Sequence[int]) -> str:
+    """Return the position of those tasks that wait, and which of several these are; empty: none."""
+    waiting = [i for i, id in enumerate(task_ids) if queue.is_waiting(id)]
+    if not waiting:
+        return ""
+    text = describe_position(queue, queue.position(*(task_ids[i] for i in waiting)))
+    return text if len(waiting) == len(task_ids) else f"{text}, choices {' '.join(map(str, waiting))}"
 
 
 def queue_headers(place: int, wait_s: float) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from starlette.responses import Response
@@ -59,11 +59,12 @@ async def detach(
     sessions: StreamSessions,
     session_id: str,
     ping_s: float,
+    queued: Callable[[], str],
     responding: Coroutine[Any, Any, Response],
 ) -> Response:
     """Run what answers the request in a session of its own, which its client only follows."""
     session = await sessions.open(client.id, session_id)
-    session.has_ids, session.ping_s = True, max(0.0, ping_s)
+    session.has_ids, session.ping_s, session.queued = True, max(0.0, ping_s), queued
     session.run(_respond(responding, session))
     if await session.started() is not None:
         return FollowedStream(session)

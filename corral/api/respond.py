@@ -10,12 +10,13 @@ import contextlib
 import logging
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive
 
-from corral.api.admission import describe_position, queue_headers, watch_deadline
+from corral.api.admission import describe_position, describe_waiting, queue_headers, watch_deadline
 from corral.api.background import cancel
 from corral.api.call import AnyCall
 from corral.api.choice import Choice, Renderer, follow, start_choices
@@ -59,10 +60,11 @@ async def respond(call: AnyCall, prepared: PreparedCompletion, renderer: Rendere
             if work is None:
                 return await _stream(call.caller.disconnect, queue, choices, events, renderer, ping_s)
             responding = _stream(receive_nothing, queue, choices, events, renderer, ping_s, is_exact=True)
+            queued = partial(describe_waiting, queue, [choice.task.id for choice in choices])
             if work.session is not None:
-                work.session.ping_s = max(0, ping_s)
+                work.session.ping_s, work.session.queued = max(0, ping_s), queued
                 return await responding
-            return await detach(record.client, services.streams, work.id, ping_s, responding)
+            return await detach(record.client, services.streams, work.id, ping_s, queued, responding)
         await run_for_client(_finish(choices, work), call.caller.disconnect)
     waited_s = max(task.queue_s for task in record.tasks)
     n_bytes = sum(map(choice_bytes, choices))

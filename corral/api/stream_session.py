@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Any
 
 from starlette.types import Message
@@ -22,18 +22,27 @@ MAX_SESSIONS = 1024  # the same
 KEPT_S = 300  # after its end
 _EVENTS = b"text/event-stream"
 _BOUNDARY = b"\n\n"
-_PING = b": \n\n"
+_ASIDE_S = 1.0  # between two comments about the queue
+
+
+class _Aside(bytes):
+    """A comment that only those get who wait at the moment: no part of the stream."""
+
+
+_PING = _Aside(b": \n\n")
 
 
 class StreamSession:
     """Mutable: one stream. `n_dropped`: bytes at its beginning that are not kept. `has_ids`: its clients get
     ids of events. `ping_s`: between two comments that a waiting client gets, which the stream itself has not;
-    0: none. `is_replaying`: what an earlier server has sent is not complete yet. `error`: what ended it."""
+    0: none. `queued` says what its clients are told while it waits for a slot; empty: it does not wait.
+    `is_replaying`: what an earlier server has sent is not complete yet. `error`: what ended it."""
 
     def __init__(self, id: str, is_replaying: bool = False) -> None:
         self.id = id
         self.has_ids = False
         self.ping_s = 0.0
+        self.queued: Callable[[], str] = lambda: ""
         self.is_replaying = is_replaying
         self.error: BaseException | None = None
         self.started_at = int(time.time())
@@ -105,14 +114,21 @@ class StreamSession:
         """Yield the bytes from an offset on, also those to come. Raises ClientGone if they are dropped
         before."""
         is_between = True  # two events
+        clock = asyncio.get_running_loop().time
+        told_at = clock() - _ASIDE_S
         while offset >= self.n_dropped:
-            news = self._news
+            news, queued = self._news, self.queued()
             part = bytes(self._bytes[offset - self.n_dropped :])
             if part:
                 offset, is_between = offset + len(part), part.endswith(_BOUNDARY)
                 yield part
             elif self.ended_at:
                 return
+            elif queued and is_between and clock() - told_at >= _ASIDE_S:
+                told_at = clock()
+                yield _Aside(f": {queued}\n\n".encode())
+            elif queued:
+                await _wait(news, max(0.01, told_at + _ASIDE_S - clock()))
             elif not await _wait(news, self.ping_s) and is_between:
                 yield _PING
         raise ClientGone
@@ -141,7 +157,7 @@ async def number_events(parts: AsyncGenerator[bytes], offset: int, prefix: str =
     """Yield whole events with ids: the offset after each, at which `follow` continues."""
     held = b""
     async for part in parts:
-        if part is _PING:
+        if isinstance(part, _Aside):
             yield part
             continue
         *events, held = (held + part).split(_BOUNDARY)

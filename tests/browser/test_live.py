@@ -100,6 +100,28 @@ def test_a_second_answer_is_forked_from_a_growing_one(page, durable):
     assert second.startswith(begun)
 
 
+def test_a_branch_that_waits_for_a_slot_says_so(page, models):
+    with CorralProcess("-m", models / "llama-bpe.gguf", "-c", 4096, "-np", 1, "--context-shift") as server:
+        chat = ChatPage(page, server.url).open()
+        chat.never_end()
+        chat.say("Talk.")
+        chat.wait_for_words(5)
+        chat.do("Pause")  # it keeps the only slot
+        expect(chat.last.get_by_role("button", name="Resume")).to_be_visible()
+        chat.do("Second answer from here")
+        expect(chat.last.get_by_role("group", name="Branches")).to_contain_text("2 / 2")
+        place = "Waiting: a free slot; place 1 in the queue"
+        expect(chat.last.get_by_text(place)).to_be_visible()
+        stop(chat)
+        chat.do("Compare answers")
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="2 more").click()
+        expect(dialog.get_by_text(place)).to_have_count(1)  # the other one is being written
+        dialog.get_by_role("button", name="Stop", exact=True).click()
+        page.keyboard.press("Escape")
+        chat.wait_for_end()
+
+
 def test_an_edit_ends_only_its_own_answer(page, durable):
     chat = ChatPage(page, durable.url).open()
     talk(chat)
@@ -168,17 +190,3 @@ def test_an_answer_goes_on_after_the_server_was_killed(page, durable, problems):
     expect(chat.last.locator(".markdown")).to_have_text(beginning(text))
     stop(chat)
     expect(page.get_by_text("could not be saved")).to_have_count(0)
-
-
-def test_a_branch_that_waits_for_a_slot_says_so(page, models):
-    with CorralProcess("-m", models / "llama-bpe.gguf", "-c", 4096, "-np", 1, "--context-shift") as server:
-        chat = ChatPage(page, server.url).open()
-        chat.never_end()
-        chat.say("Talk.")
-        chat.wait_for_words(5)
-        chat.do("Pause")  # it keeps the only slot
-        expect(chat.last.get_by_role("button", name="Resume")).to_be_visible()
-        chat.do("Second answer from here")
-        expect(chat.last.get_by_role("group", name="Branches")).to_contain_text("2 / 2")
-        expect(chat.last.get_by_role("status")).to_contain_text("Waiting")
-        stop(chat)

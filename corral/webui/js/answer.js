@@ -16,7 +16,8 @@ const STATES = {
 };
 
 /** Yields the messages as they grow. `path`: the messages before them; `begun`: their beginnings, of which a single one is
- * continued. `onProgress` gets the queue position and the progress of the prompt. `tools`: besides those of the settings.
+ * continued. `onProgress` gets the queue position and the progress of the prompt, and the indices of the answers if it is not
+ * about all. `tools`: besides those of the settings.
  * `model`: not the page's. `isDurable`: it continues without this page. Throws ServerError. */
 export async function* streamAnswers(chat, path, begun, { model, tools = [], isDurable = false, ...options }) {
   const n = begun.length > 1 ? { n: begun.length } : {};
@@ -33,7 +34,7 @@ export function followAnswers(stream, begun, options) {
 /** `onAnswer` gets the server's id of the answer, `onStream` that of its stream; `onLost`: the server cannot be reached. */
 async function* growAnswers(path, begun, { onProgress, onAnswer = () => {}, onLost = () => {}, ...options }) {
   const messages = begun.map((each) => ({ ...each }));
-  const onComment = (text) => onProgress({ waiting: placeText(text) });
+  const onComment = (text) => text && onProgress({ waiting: placeText(text) }, text.match(/, choices ([\d ]+)$/)?.[1].split(" "));
   const thinking = new Map(); // when each began to reason
   const onWait = (status) => {
     onProgress({ waiting: t("message.connectionLost") });

@@ -165,7 +165,7 @@ export class Writer {
     const path = tree.ancestry(chat, begun[0].parent);
     const options = {
       signal: controller.signal,
-      onProgress: (news) => this.#note(id, messageIds, news),
+      onProgress: (news, some) => this.#note(id, some?.map((i) => messageIds[i]) ?? messageIds, news),
       onAnswer: (answer) => messageIds.forEach((each) => this.#app.live.set(each, answer)),
       onStream: (name) => this.#noteStream(id, begun, name),
       onLost: () => this.#app.lose(t("common.unreachable")),

@@ -38,7 +38,7 @@ export function Panel({ app, state, id, onClose }) {
       </span>
     </header>
     ${shows === "columns" || ids.length < 2
-      ? html`<${Columns} messages=${ids.map((each) => chat.messages[each])} isBusy=${isBusy} onUse=${use} />`
+      ? html`<${Columns} messages=${ids.map((each) => chat.messages[each])} progress=${running[chat.id]} onUse=${use} />`
       : html`<${Differences} chat=${chat} ids=${ids} first=${id} />`}
     <p class="row end">
       ${isBusy
@@ -56,13 +56,17 @@ function Tab({ name, text, shows, onPick }) {
   return html`<button type="button" aria-pressed=${shows === name} onClick=${() => onPick(name)}>${text}</button>`;
 }
 
-function Columns({ messages, isBusy, onUse }) {
+function Columns({ messages, progress, onUse }) {
+  const isBusy = Boolean(progress);
+  const isWriting = ({ state }) => isBusy && state === "writing";
+  const waitsFor = (each) => isWriting(each) && !each.content && progress[each.id]?.waiting;
   return html`<ol class="columns">
     ${messages.map(
       (each, i) => html`<li key=${each.id} aria-label=${t("compare.answer", { n: i + 1 })}>
         <div class="column-text">
           ${each.reasoning && html`<details class="reasoning"><summary>${t("message.reasoning")}</summary><div class="said" dir="auto">${each.reasoning}</div></details>`}
-          <${Markdown} text=${each.content} isWriting=${isBusy && each.state === "writing"} />
+          <${Markdown} text=${each.content} isWriting=${isWriting(each)} />
+          ${waitsFor(each) && html`<p class="soft" role="status">${t("message.waiting", { what: waitsFor(each) })}</p>`}
           ${each.error && html`<p class="error">${each.error}</p>`}
         </div>
         <p class="row">
