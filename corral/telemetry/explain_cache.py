@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 from corral.core.chunk import MIN_CHUNK
 from corral.core.result import Admitted, CacheReport, Tier
-from corral.telemetry.reason import Reason, number, seconds, share
+from corral.telemetry.reason import Quantity, Reason, number, say, seconds, share
 from corral.telemetry.record import RequestRecord, TaskRecord
+from corral.telemetry.timeline import OWN, SLOT
 
-_TEXTS = {
+TEXTS = {
     "no_work": "It had no work for the model.",
     "several": "It had {n} tasks. This is about the one with the most tokens to evaluate.",
     "embedding": "It has no answer to generate: inputs such as those of embeddings are always evaluated.",
@@ -67,16 +68,16 @@ def _summary(task: TaskRecord, admitted: Admitted) -> Reason:
     n, tokens = admitted.n_cached, number(task.n_prompt, "prompt token")
     if not n:
         return _say("uncached", tokens=tokens)
-    part, rest = share(n, task.n_prompt), f"{task.n_prompt - n:,}"
-    return _say("cached", cached=f"{n:,}", tokens=tokens, share=part, source=_source(admitted), rest=rest)
+    part, rest = share(n, task.n_prompt), number(task.n_prompt - n)
+    return _say("cached", cached=number(n), tokens=tokens, share=part, source=_source(admitted), rest=rest)
 
 
-def _source(admitted: Admitted) -> str:
+def _source(admitted: Admitted) -> Quantity:
     if admitted.tier in _SOURCES:
-        return _SOURCES[admitted.tier]
+        return Quantity(admitted.tier.value, _SOURCES[admitted.tier])
     if admitted.id_source == admitted.id_slot:
-        return "the slot itself"
-    return f"slot {admitted.id_source}" if admitted.id_source >= 0 else "another slot"
+        return Quantity(OWN, "the slot itself")
+    return Quantity(SLOT, f"slot {admitted.id_source}" if admitted.id_source >= 0 else "another slot")
 
 
 def _why(task: TaskRecord, admitted: Admitted, engine_age_s: float | None) -> Iterator[Reason]:
@@ -100,12 +101,12 @@ def _why(task: TaskRecord, admitted: Admitted, engine_age_s: float | None) -> It
 
 def _difference(n_prompt: int, report: CacheReport) -> Iterator[Reason]:
     n = report.n_common
-    common, rest = number(n, "token"), f"{n_prompt - n:,}"
+    common, rest = number(n, "token"), number(n_prompt - n)
     if n >= n_prompt:
         return
     if report.cached_token is not None:
         is_media = min(report.cached_token, 0 if report.token is None else report.token) < 0
-        yield _say("media" if is_media else "differs", common=common, at=f"{n + 1:,}", rest=rest)
+        yield _say("media" if is_media else "differs", common=common, at=number(n + 1), rest=rest)
     elif n:
         yield _say("continues", common=common, rest=rest)
     else:
@@ -118,8 +119,8 @@ def _unusable(admitted: Admitted, report: CacheReport) -> Iterator[Reason]:
         yield _say("moved", moved=number(report.n_moved, "token"))
     if admitted.n_cached + _SLACK < report.n_common:
         code = "checkpoint" if report.is_checkpoint else "cannot_cut"
-        yield _say(code, common=number(report.n_common, "token"), cached=f"{admitted.n_cached:,}")
+        yield _say(code, common=number(report.n_common, "token"), cached=number(admitted.n_cached))
 
 
-def _say(code: str, **values: object) -> Reason:
-    return Reason(code, _TEXTS[code].format(**values))
+def _say(code: str, **values: Quantity | int | str) -> Reason:
+    return say(TEXTS, code, **values)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from corral.telemetry.phases import Kind, Phase, request_phases, task_phases
-from corral.telemetry.reason import Reason, number, seconds, share
+from corral.telemetry.reason import Quantity, Reason, number, say, seconds, share
 from corral.telemetry.record import LEFT, RequestRecord, TaskRecord
 
-_TEXTS = {
+TEXTS = {
     "no_work": "It had no work for the model: it was answered with {status} after {time}.",
     "total": "It took {time} in all.",
     "several": "It had {n} tasks. This is about the one that ended last.",
@@ -24,7 +24,7 @@ _TEXTS = {
     "slots_busy": "{time} until it got a slot: {slots} busy when it came.",
     "slots_queue": "{time} until it got a slot: {slots} busy when it came, and {others} waited before it.",
     "queue": "{time} until it got a slot: {others} waited before it when it came.",
-    "pinned": "{time} until it got a slot: it had to be slot {slot}, and {busy} of {slots} were busy.",
+    "pinned": "{time} until it got a slot: it had to be slot {slot}, and {busy} of {n_slots} were busy.",
     "batch": "{time} until it got a slot: it is part of a batch, and all other work comes first.",
     "engine_away": "{time} until it got a slot: for about {away} of that the engine was not ready.",
     "same_prefix": "{time} until it got a slot, although one was free: slot {slot} had its first {tokens}, "
@@ -37,7 +37,7 @@ _TEXTS = {
     "restore": "{time} to bring {tokens} from the cache into the slot.",
     "prompt": "{time} ({share}) to evaluate {tokens} at {rate} tokens per second.",
     "decode": "{time} ({share}) to generate {tokens}, {each} for each after the first.",
-    "shared": "While it {verb}, {n} other tasks on average ran at the same time and took their share.",
+    "shared": "While it {verb}, {beside} other tasks on average ran at the same time and took their share.",
     "engine_lost": "The engine was lost. Another one repeated the work: for {time} no new token came.",
     "drafts_helped": "Speculation helped: {accepted} of {drafted} were accepted ({share}), so that "
     "{accepted} of {tokens} took no step of their own.",
@@ -49,6 +49,8 @@ _LEAST_S = 0.01  # shorter parts are not worth a sentence
 _PAUSE_S, _PAUSE_RATIO = 0.25, 5  # of a pause that is worth one
 _HELPFUL = 0.3  # share of drafted tokens that were accepted
 _SHARED = 0.1
+
+_PROMPTING, _DECODING = Quantity("prompt", "evaluated its prompt"), Quantity("decode", "generated")
 
 Timed = tuple[float, Reason]  # the time that a reason explains
 
@@ -108,33 +110,36 @@ def _phase(task: TaskRecord, phase: Phase, total: float, away_s: float) -> Itera
     elif phase.kind is Kind.PREFIX:
         yield _say("restore", time=time, tokens=tokens)
     elif phase.kind is Kind.PROMPT:
-        tokens, rate = number(phase.n, "prompt token"), f"{phase.n / phase.seconds:,.0f}"
+        tokens, rate = number(phase.n, "prompt token"), number(round(phase.n / phase.seconds))
         yield _say("prompt", time=time, share=part, tokens=tokens, rate=rate)
-        yield from _sharing(task.load_at_start, task.load_at_first, phase, "evaluated its prompt")
+        yield from _sharing(task.load_at_start, task.load_at_first, phase, _PROMPTING)
     elif phase.kind is Kind.DECODE:
         each = seconds(phase.seconds / max(1, phase.n - 1))
         yield _say("decode", time=time, share=part, tokens=tokens, each=each)
-        yield from _sharing(task.load_at_first, task.load_at_end, phase, "generated")
+        yield from _sharing(task.load_at_first, task.load_at_end, phase, _DECODING)
     elif phase.kind is Kind.LOST:
         yield _say("engine_lost", time=time)
 
 
-def _queue(task: TaskRecord, time: str, away_s: float) -> Reason:
+def _queue(task: TaskRecord, time: Quantity, away_s: float) -> Reason:
     found, admitted = task.arrival, task.admitted
-    all_slots = "the only slot was" if found.n_slots == 1 else f"all {found.n_slots} slots were"
+    n_slots = found.n_slots
+    all_slots = Quantity(n_slots, "the only slot was" if n_slots == 1 else f"all {n_slots} slots were")
     others = number(found.n_waiting, "other task")
     if away_s >= _LEAST_S:
         return _say("engine_away", time=time, away=seconds(away_s))
     if found.is_batch:
         return _say("batch", time=time)
     if found.n_slots and found.n_busy >= found.n_slots:
-        code = "slots_queue" if found.n_waiting else "slots_busy"
-        return _say(code, time=time, slots=all_slots, others=others)
+        if found.n_waiting:
+            return _say("slots_queue", time=time, slots=all_slots, others=others)
+        return _say("slots_busy", time=time, slots=all_slots)
     if found.n_waiting:
         return _say("queue", time=time, others=others)
     if found.id_slot >= 0 and found.n_busy:
-        slots = number(found.n_slots, "slot")
-        return _say("pinned", time=time, slot=found.id_slot, busy=found.n_busy, slots=slots)
+        return _say(
+            "pinned", time=time, slot=found.id_slot, busy=found.n_busy, n_slots=number(n_slots, "slot")
+        )
     if admitted is not None and admitted.n_cached and admitted.id_source not in (-1, admitted.id_slot):
         tokens = number(admitted.n_cached, "token")
         return _say("same_prefix", time=time, slot=admitted.id_source, tokens=tokens)
@@ -148,11 +153,11 @@ def _preparation(task: TaskRecord, phase: Phase) -> Iterator[Reason]:
         yield _say("grammar" if task.arrival.has_grammar else "disk", time=seconds(prepare_s))
 
 
-def _sharing(before: float, after: float, phase: Phase, verb: str) -> Iterator[Reason]:
+def _sharing(before: float, after: float, phase: Phase, verb: Quantity) -> Iterator[Reason]:
     """Yield how many others had slots meanwhile, on average."""
     n = (after - before) / phase.seconds - 1
     if before < after and n >= _SHARED:
-        yield _say("shared", verb=verb, n=f"{n:.1f}")
+        yield _say("shared", verb=verb, beside=Quantity(round(n, 1), f"{n:.1f}"))
 
 
 def _answer(task: TaskRecord) -> Iterator[Reason]:
@@ -163,7 +168,7 @@ def _answer(task: TaskRecord) -> Iterator[Reason]:
         code = "drafts_helped" if timings.draft_n_accepted >= _HELPFUL * timings.draft_n else "drafts_failed"
         yield _say(
             code,
-            accepted=f"{timings.draft_n_accepted:,}",
+            accepted=number(timings.draft_n_accepted),
             drafted=number(timings.draft_n, "drafted token"),
             share=share(timings.draft_n_accepted, timings.draft_n),
             tokens=number(timings.predicted_n, "token"),
@@ -175,5 +180,5 @@ def _answer(task: TaskRecord) -> Iterator[Reason]:
         yield _say("pause", time=seconds(task.worst_gap_s), mean=seconds(mean_s))
 
 
-def _say(code: str, **values: object) -> Reason:
-    return Reason(code, _TEXTS[code].format(**values))
+def _say(code: str, **values: Quantity | int | str) -> Reason:
+    return say(TEXTS, code, **values)

@@ -43,7 +43,7 @@ def test_a_request_opens_with_its_phases_and_reasons(page, server):
     dialog.get_by_role("button", name="Why slow?").click()
     expect(dialog.locator("[data-code=total]")).to_be_visible()
     dialog.get_by_role("button", name="Why not cached?").click()
-    expect(dialog.locator("[data-code=cached]")).to_contain_text("the slot itself")
+    expect(dialog.locator("[data-code=cached]")).to_contain_text("(source: same slot)")
     bars = dialog.locator(".bars").first.bounding_box()
     for bar in dialog.locator(".flame-bar").all():
         box = bar.bounding_box()
@@ -57,6 +57,21 @@ def test_a_request_opens_with_its_phases_and_reasons(page, server):
     expect(dialog.locator("[data-code=uncached]")).to_be_visible()
     dialog.get_by_role("button", name="Close").click()
     expect(dialog).to_have_count(0)
+
+
+def test_its_reasons_are_in_the_language_of_the_page(new_page, server):
+    page = new_page(locale="de-DE")
+    page.goto(server.url + "/monitor")
+    dialog = open_request(page)
+    for name in ("Warum langsam?", "Warum nicht im Cache?"):
+        dialog.get_by_role("button", name=name).click()
+    expect(dialog.locator("[data-code=total]")).to_have_text(
+        re.compile(r"^Sie dauerte insgesamt [\d,.]+ m?s\.$")
+    )
+    expect(dialog.locator("[data-code=cached]")).to_have_text(
+        re.compile(r"^Von [\d.]+ Tokens? waren [\d.]+ \(\d+ %\) im Cache \(Quelle: selber Slot\)")
+    )
+    expect(dialog.locator(".why li", has_text="{")).to_have_count(0)
 
 
 def test_the_ledger(page, server):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from corral.telemetry.explain_cache import TEXTS as CACHE
+from corral.telemetry.explain_time import TEXTS as SLOW
 from tests.meta.js_text import literals
 
 PAGE = Path(__file__).parents[2] / "corral" / "webui"
@@ -178,6 +180,18 @@ def test_every_setting_and_group_has_its_texts():
     wanted = {f"field.{name}{part}" for name, _ in rows for part in ("", ".about")}
     wanted |= {f"group.{group}" for _, group in rows}
     assert wanted == {key for key in OTHERS["more"] if key.startswith(("field.", "group."))}
+
+
+@pytest.mark.parametrize(("prefix", "texts"), [("why.slow.", SLOW), ("why.cache.", CACHE)])
+def test_every_reason_has_its_text_and_all_of_its_values(prefix, texts):
+    names = {code: placeholders(text) for code, text in texts.items()}
+    found = {
+        key.removeprefix(prefix): text for key, text in OTHERS["monitor"].items() if key.startswith(prefix)
+    }
+    assert set(found) == set(names)
+    for code, text in found.items():
+        for form in forms_of(text).values():
+            assert set(placeholders(form)) <= set(names[code]), code
 
 
 def shown_literals(source: str) -> list[str]:

@@ -252,4 +252,4 @@ def test_every_reason_is_tested(module):
     from pathlib import Path
 
     text = Path(__file__).read_text()
-    assert [code for code in module._TEXTS if f'"{code}"' not in text] == []
+    assert [code for code in module.TEXTS if f'"{code}"' not in text] == []

@@ -31,7 +31,7 @@ router = Router()
 _MAX_EVENTS = 1_000_000
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _Number = Annotated[str, PathParameter("Number of the request in `/monitor/events`.")]
-_REASON = shape(code="string", text="string")
+_REASON = shape(code="string", text="string", values="object")
 _PHASE = shape(kind="string", from_ms="number", ms="number", n="integer")
 _DETAIL = shape(
     n="integer",

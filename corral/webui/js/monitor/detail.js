@@ -5,7 +5,7 @@ import { ask } from "../api.js";
 import { IconButton } from "../view/icon.js";
 import { useModal } from "../view/modal.js";
 import { clock, count, ms, shortId, source, tickMs } from "./format.js";
-import { percent, t } from "./text.js";
+import { number, percent, t } from "./text.js";
 
 const N_TICKS = 4;
 
@@ -34,8 +34,8 @@ function Found({ found }) {
   return html`<p class="soft">${t("detail.started", { time: clock(found.started), total: ms(total) })}</p>
     <${Flame} rows=${rows} total=${total} />
     <${Phases} groups=${groups} total=${total} />
-    <${Why} title=${t("detail.slow")} reasons=${found.why_slow} />
-    <${Why} title=${t("detail.cache")} reasons=${found.why_not_cached} />`;
+    <${Why} title=${t("detail.slow")} reasons=${found.why_slow} tell=${(code, values) => t(`why.slow.${code}`, values)} />
+    <${Why} title=${t("detail.cache")} reasons=${found.why_not_cached} tell=${(code, values) => t(`why.cache.${code}`, values)} />`;
 }
 
 function inOrder(phases) {
@@ -116,10 +116,30 @@ function Phases({ groups, total }) {
   </table>`;
 }
 
-function Why({ title, reasons }) {
+/** `tell` returns the text of a reason with its values. */
+function Why({ title, reasons, tell }) {
   const [isOpen, setOpen] = useState(false);
   return html`<div class="why">
     <button type="button" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${title}</button>
-    ${isOpen && html`<ul lang="en">${reasons.map(({ code, text }) => html`<li data-code=${code}>${text}</li>`)}</ul>`}
+    ${isOpen && html`<ul>${reasons.map(({ code, values }) => html`<li key=${code} data-code=${code}>${tell(code, inWords(values))}</li>`)}</ul>`}
   </div>`;
+}
+
+const tokens = (n) => t("count.tokens", { n });
+const VALUES = {
+  ...{ time: ms, away: ms, each: ms, mean: ms, age: ms },
+  ...{ tokens, common: tokens, moved: tokens },
+  share: (n) => percent(n),
+  beside: (n) => number(n, 1),
+  others: (n) => t("why.others", { n }),
+  slots: (n) => t("why.slotsBusy", { n }),
+  media: (n) => t("why.media", { n }),
+  drafted: (n) => t("why.drafted", { n }),
+  verb: (name) => t(`why.verb.${name}`),
+  source: (name) => t(`source.${name}`),
+};
+
+/** Returns the values of a reason as they read in a sentence. */
+function inWords(values) {
+  return Object.fromEntries(Object.entries(values).map(([name, value]) => [name, VALUES[name]?.(value) ?? value]));
 }
