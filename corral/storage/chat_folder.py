@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import orjson
@@ -36,12 +36,25 @@ _log = logging.getLogger("corral")
 _ID = re.compile(CHAT_ID)
 
 
-TextCache: TypeAlias = "LRUCache[str, str]"  # the texts of chats in lower case, by revision
+_BEFORE, _AFTER = 30, 90  # characters of a snippet around the text that was searched for
+
+
+class _Text(NamedTuple):
+    """The texts of a chat; `folded` for comparisons, of the same length as `shown`."""
+
+    folded: str
+    shown: str
+    n_title: int
+
+
+TextCache: TypeAlias = "LRUCache[str, _Text]"  # by revision
 
 
 def new_text_cache() -> TextCache:
     """Only the thread of searches may use it."""
-    return LRUCache(MAX_TEXT_BYTES, getsizeof=sys.getsizeof)
+    return LRUCache(
+        MAX_TEXT_BYTES, getsizeof=lambda text: sys.getsizeof(text.folded) + sys.getsizeof(text.shown)
+    )
 
 
 class ChatInfo(msgspec.Struct, frozen=True, rename="camel"):
@@ -55,6 +68,12 @@ class ChatInfo(msgspec.Struct, frozen=True, rename="camel"):
     n_bytes: int = msgspec.field(name="bytes")
     pinned: bool = False
     folder: str = ""
+
+
+class FoundChat(ChatInfo, frozen=True, rename="camel"):
+    """`snippet`: the words around the first place in a message; empty if the text is only in the title."""
+
+    snippet: str = ""
 
 
 class Precondition(msgspec.Struct, frozen=True):
@@ -86,10 +105,15 @@ class ChatFolder:
             self._known.pop(name, None)
         return sorted(found, key=lambda info: (-info.updated_at, info.id))
 
-    def search(self, text: str) -> Sequence[ChatInfo]:
+    def search(self, text: str) -> Sequence[FoundChat]:
         """Find the chats with this text in title or messages."""
         wanted = text.casefold()
-        return [info for info in self.list() if self._has(info, wanted)]
+        texts = ((info, self._text(info)) for info in self.list())
+        return [
+            FoundChat(**msgspec.structs.asdict(info), snippet=_snippet(text, wanted))
+            for info, text in texts
+            if text is not None and wanted in text.folded
+        ]
 
     def load(self, chat_id: str) -> bytes:
         """Return the chat as JSON, with its revision."""
@@ -147,18 +171,19 @@ class ChatFolder:
         self._known[file.name] = (file, info)
         return info
 
-    def _has(self, info: ChatInfo, wanted: str) -> bool:
+    def _text(self, info: ChatInfo) -> _Text | None:
+        """Return the texts of a chat; None if it was removed meanwhile."""
         text = self._texts.get(info.revision)
         if text is not None:
-            return wanted in text
+            return text
         try:
             data, chat = self._read(info.id)
-        except CorralError:  # removed meanwhile
-            return False
-        text = "\0".join(texts_of(chat)).casefold()
+        except CorralError:
+            return None
+        text = _text_of(chat)
         with contextlib.suppress(ValueError):  # larger than the whole cache
             self._texts[_revision(data)] = text
-        return wanted in text
+        return text
 
     def _read(self, chat_id: str) -> tuple[bytes, dict[str, Any]]:
         """Return a file's content and the chat in it. Raises NotFound if it is not a chat."""
@@ -213,6 +238,27 @@ def _describe(chat: dict[str, Any], data: bytes) -> ChatInfo:
         chat.get("pinned") is True,
         chat.get("folder", ""),
     )
+
+
+def _text_of(chat: dict[str, Any]) -> _Text:
+    shown = "\0".join(texts_of(chat))
+    folded = shown.casefold()
+    if len(folded) != len(shown):  # places would be others
+        shown = folded
+    return _Text(folded, shown, shown.index("\0") if "\0" in shown else len(shown))
+
+
+def _snippet(text: _Text, wanted: str) -> str:
+    at = text.folded.find(wanted, text.n_title)
+    if at < 0:
+        return ""
+    begin = max(text.shown.rfind("\0", 0, at) + 1, at - _BEFORE)
+    message_end = text.shown.find("\0", at)
+    last = len(text.shown) if message_end < 0 else message_end
+    end = min(last, at + len(wanted) + _AFTER)
+    words = " ".join(text.shown[begin:end].split())
+    is_begun = begin > 0 and text.shown[begin - 1] != "\0"
+    return ("…" if is_begun else "") + words + ("…" if end < last else "")
 
 
 def _revision(data: bytes) -> str:

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from corral.core.client import Client
-from corral.storage.chat_folder import SUFFIX, ChatFolder, ChatInfo, Precondition, new_text_cache
+from corral.storage.chat_folder import (
+    SUFFIX,
+    ChatFolder,
+    ChatInfo,
+    FoundChat,
+    Precondition,
+    new_text_cache,
+)
 from corral.storage.save_directory import SaveDirectory
 from corral.storage.saved_chat import check_chat
 
@@ -39,7 +46,7 @@ class ChatStore:
     async def list(self, client: Client) -> Sequence[ChatInfo]:
         return await _run(self._threads, lambda: self._folder(client).list())
 
-    async def search(self, client: Client, text: str) -> Sequence[ChatInfo]:
+    async def search(self, client: Client, text: str) -> Sequence[FoundChat]:
         """Find the chats with this text in title or messages, ignoring case."""
         return await _run(self._searching, lambda: self._folder(client).search(text))
 

@@ -170,6 +170,8 @@ async def test_search(server):
     for text, found in {"wine": [B, A], "RED": [A], "öl": [B], "& 100%": [B], "beer": [], "": [B, A]}.items():
         response = await server.http.get("/chats", params={"search": text})
         assert [info["id"] for info in response.json()] == found, text
+    [found] = await ask(server, "GET", "/chats?search=öl")
+    assert found["snippet"] == "with WINE & 100% Öl"
     error = await ask(server, "GET", "/chats", 400, params={"search": "x" * 1001})
     assert error["param"] == "search"
 

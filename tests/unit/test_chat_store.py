@@ -215,6 +215,19 @@ def test_a_search_looks_into_titles_and_messages_whatever_the_case(folder):
         assert "".join(sorted(info.id[0] for info in folder.search(text))) == ids, text
 
 
+def test_a_search_shows_the_words_around_the_first_place_in_a_message(folder):
+    content = "First.\n" + "before " * 20 + "the Zebra\tthat " + "after " * 40
+    folder.save(chat(A, "A zebra", content), ANYTHING)
+    [found] = folder.search("ZEBRA")
+    assert found.snippet.startswith("…")
+    assert "before the Zebra that after" in found.snippet
+    assert found.snippet.endswith("…")
+    assert len(found.snippet) < 150
+    assert [info.snippet for info in folder.search("a z")] == [""], "only in the title"
+    folder.save(chat(B, "Straße", "zur straße hin"), ANYTHING)
+    assert [info.snippet for info in folder.search("STRASSE")] == ["zur strasse hin"]
+
+
 def test_a_search_does_not_look_into_other_fields(folder):
     message = {"role": "user", "content": "hello", "images": ["data:image/png;base64,wine"], "id": "wine"}
     folder.save(chat(system="wine", settings={"wine": 1}, messages={"wine": message}, leaf="wine"), ANYTHING)

@@ -196,5 +196,6 @@ CHATS = list_of(
         bytes="integer",
         pinned="boolean",
         folder="string",
+        snippet="string?",
     )
 )
