@@ -382,9 +382,10 @@ def open_conversation(chat: ChatPage, n: int, answer: str = ANSWER, **last: obje
     file: FilePayload = {"name": "chats.json", "mimeType": "application/json", "buffer": text.encode()}
     chat.page.get_by_label("File with chats").set_input_files(file)
     expect(chat.messages).to_have_count(n)
+    while chat.page.evaluate(SCROLL)["mutations"]:  # what is drawn when it comes near stays so
+        pass
     expect(chat.messages.nth(1).locator("p").first).to_be_attached()
     chat.page.wait_for_function(COLOURED)
-    chat.page.evaluate(SCROLL)  # what is laid out when it is first seen is from now on
     return chat.page.evaluate(SCROLL)
 
 
@@ -394,6 +395,43 @@ def test_two_hundred_messages_scroll_as_smoothly_as_thirty(chat):
     assert long["height"] > 5 * short["height"]
     assert long["mutations"] == 0, "nothing is drawn again"
     assert long["laid_out"] <= short["laid_out"] + 2, "what is out of sight costs nothing"
+
+
+def show_conversation(chat: ChatPage, n: int) -> None:
+    text = conversation(n, ANSWER).encode()
+    file: FilePayload = {"name": "chats.json", "mimeType": "application/json", "buffer": text}
+    chat.page.get_by_label("File with chats").set_input_files(file)
+    expect(chat.messages).to_have_count(n)
+    chat.page.wait_for_function(AT_THE_END)
+
+
+def test_of_a_long_chat_only_what_is_near_is_drawn(chat, page):
+    show_conversation(chat, 400)
+    drawn = page.locator("article .markdown")
+    expect(drawn.last).to_be_visible()
+    assert drawn.count() < 40
+    assert page.evaluate("document.querySelectorAll('*').length") < 6000
+    far = chat.messages.nth(1)
+    assert "number 1" in (far.text_content() or ""), "it is there as text, which browsers find:"
+    assert far.evaluate("(each) => getComputedStyle(each).contentVisibility") == "auto"
+    page.locator(".thread").evaluate("(thread) => (thread.scrollTop = 0)")
+    expect(chat.messages.nth(1).locator("table")).to_be_visible()
+    expect(chat.messages.nth(1).get_by_role("button", name="Regenerate")).to_be_attached()
+    assert drawn.count() < 80
+
+
+def test_all_of_a_conversation_is_printed(chat, page):
+    show_conversation(chat, 100)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(page.locator("article .markdown table")).to_have_count(50)
+    page.emulate_media(media="print")
+    expect(page.locator(".composer")).to_be_hidden()
+    expect(page.locator(".sidebar")).to_be_hidden()
+    sizes = page.evaluate(
+        "[document.documentElement.scrollHeight, document.querySelector('.thread').scrollHeight]"
+    )
+    assert sizes[0] >= sizes[1] > 10 * 720, "no part of it scrolls"
+    assert page.pdf().count(b"/Type /Page\n") > 5
 
 
 def test_an_answer_changes_nothing_of_the_messages_before_it(chat, page):

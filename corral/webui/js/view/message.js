@@ -1,6 +1,6 @@
 // One message and its actions.
 
-import { html, useLayoutEffect, useMemo, useState } from "../html.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../html.js";
 import { copyText } from "../clipboard.js";
 import { useFocus } from "./focus.js";
 import { Icon, IconButton } from "./icon.js";
@@ -11,8 +11,23 @@ import { parts, percent, seconds, t } from "../text.js";
 
 const NAMES = { user: t("author.user"), assistant: t("author.assistant"), tool: t("author.tool") };
 
+/** A message that is not `isNear` is only its text, which browsers find, until `near` tells that it comes near. */
+export function Message({ isNear, near, ...props }) {
+  const { message, isEditing, author } = props;
+  const [isDrawn, setDrawn] = useState(isNear);
+  const article = useRef(null);
+  const isText = !isDrawn && !isEditing && message.state !== "writing";
+  useEffect(() => (isText ? near.watch(article.current, () => setDrawn(true)) : undefined), [isText]);
+  if (!isText) return html`<${Drawn} ...${props} />`;
+  const { role, id, content } = message;
+  return html`<article ref=${article} class="message ${role}" aria-label=${NAMES[role]} data-id=${id}>
+    <h2 class="author">${author || NAMES[role]}</h2>
+    <div class="said" dir="auto">${content}</div>
+  </article>`;
+}
+
 /** `siblings`: ids of the message and its alternatives. An unchanged message is not rendered again. */
-export function Message({ message, siblings, author, isLast, isBusy, isEditing, progress, nCtx, runs, app }) {
+function Drawn({ message, siblings, author, isLast, isBusy, isEditing, progress, nCtx, runs, app }) {
   const [showsTokens, setShowsTokens] = useState(false);
   const isWriting = message.state === "writing" && isBusy;
   return useMemo(
@@ -82,7 +97,8 @@ function Reasoning({ text, ms, isOver }) {
 
 /** The progress before the first token. */
 function Waiting({ message, progress = {} }) {
-  if (message.content.length > (message.start ?? 0) || message.reasoning || message.toolCalls?.length) return null;
+  const { content, start = 0, reasoning, toolCalls } = message;
+  if (content.length > start || (reasoning && !start) || toolCalls?.length) return null; // a branch has the reasoning of another
   const { waiting, prompt } = progress;
   if (prompt && prompt.processed < prompt.total) {
     const bar = html`<progress max=${prompt.total} value=${prompt.processed}></progress>`;

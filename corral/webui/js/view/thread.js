@@ -1,4 +1,5 @@
-// The messages of the branch that is shown. It follows a growing answer while the end is visible.
+// The messages of the branch that is shown; those far away are drawn when they come near. It follows a growing answer while
+// the end is visible.
 
 import { html, useEffect, useRef, useState } from "../html.js";
 import { pathOf, siblings } from "../tree.js";
@@ -8,6 +9,9 @@ import { Message } from "./message.js";
 import { t } from "../text.js";
 
 const NEAR_PX = 80;
+const SLACK_PX = 16; // what is drawn above may be a little shorter than it was expected to be
+const N_DRAWN = 8; // the last ones at least, where a chat begins
+const AHEAD = "200% 0px"; // how far from what is seen messages are drawn
 
 export function Thread({ app, state, onOpen }) {
   const { chat, running, editing, props, callRuns } = state;
@@ -16,6 +20,7 @@ export function Thread({ app, state, onOpen }) {
   const follows = useRef(true);
   const lastTop = useRef(0);
   const [isBelow, setBelow] = useState(false);
+  const [near] = useState(() => new Near());
   const path = pathOf(chat);
   const siblingsOf = siblings(chat);
   const isBusy = Boolean(running[chat.id]);
@@ -27,8 +32,8 @@ export function Thread({ app, state, onOpen }) {
   const onScroll = ({ target }) => {
     const isNear = target.scrollHeight - target.scrollTop - target.clientHeight < NEAR_PX;
     if (isNear) follows.current = true;
-    else if (target.scrollTop < lastTop.current) follows.current = false; // otherwise the answer has grown
-    lastTop.current = target.scrollTop;
+    else if (target.scrollTop < lastTop.current - SLACK_PX) follows.current = false; // otherwise the answer has grown
+    if (isNear || !follows.current) lastTop.current = target.scrollTop;
     setBelow(!follows.current);
   };
   useEffect(toEnd, [chat.id]);
@@ -38,7 +43,8 @@ export function Thread({ app, state, onOpen }) {
   useEffect(() => {
     const observer = new ResizeObserver(() => follows.current && toEnd()); // formulas and images load late
     for (const each of [inner, frame]) observer.observe(each.current); // also when the message box grows
-    return () => observer.disconnect();
+    near.begin(frame.current);
+    return () => (observer.disconnect(), near.end());
   }, []);
   return html`<div class="thread-frame">
     <div class="thread" ref=${frame} onScroll=${onScroll} tabindex="0" role="log" aria-label=${t("thread.conversation")} aria-busy=${isBusy}>
@@ -51,6 +57,8 @@ export function Thread({ app, state, onOpen }) {
             siblings=${siblingsOf(message)}
             author=${authorOf(message, state)}
             isLast=${i === path.length - 1}
+            isNear=${i >= path.length - N_DRAWN}
+            near=${near}
             isBusy=${isBusy}
             isEditing=${editing.includes(message.id)}
             progress=${running[chat.id]?.[message.id]}
@@ -64,6 +72,36 @@ export function Thread({ app, state, onOpen }) {
     ${isBelow &&
     html`<button type="button" class="to-end" onClick=${toEnd}><${Icon} name="down" /> ${t("thread.toEnd")}</button>`}
   </div>`;
+}
+
+/** Tells elements when they come near what is seen, or are about to be printed. */
+class Near {
+  #tell = new Map();
+  #observer = null;
+
+  begin(root) {
+    const come = (entries) => entries.forEach(({ isIntersecting, target }) => isIntersecting && this.#tell.get(target)?.());
+    this.#observer = new IntersectionObserver(come, { root, rootMargin: AHEAD });
+    for (const element of this.#tell.keys()) this.#observer.observe(element);
+    addEventListener("beforeprint", this.#all);
+  }
+
+  end() {
+    this.#observer.disconnect();
+    removeEventListener("beforeprint", this.#all);
+  }
+
+  /** Returns a function that ends it. */
+  watch(element, tell) {
+    this.#tell.set(element, tell);
+    this.#observer?.observe(element);
+    return () => {
+      this.#tell.delete(element);
+      this.#observer?.unobserve(element);
+    };
+  }
+
+  #all = () => this.#tell.forEach((tell) => tell());
 }
 
 /** What one meets first: which model it is, and what one can do here. */
