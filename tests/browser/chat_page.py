@@ -71,6 +71,26 @@ class ChatPage:
         """Press a button below a message."""
         (message or self.last).get_by_role("button", name=action, exact=True).click()
 
+    def open_menu(self, title: str) -> Locator:
+        """The menu of a chat in the list."""
+        row = self.page.locator(".entry", has_text=title).first
+        row.hover()
+        row.get_by_role("button", name="More", exact=True).click()
+        menu = self.page.locator("dialog.chat-menu")
+        expect(menu.get_by_role("button", name="Rename", exact=True)).to_be_focused()
+        return menu
+
+    def choose(self, title: str, action: str) -> None:
+        """Do what the menu of a chat offers."""
+        self.open_menu(title).get_by_role("button", name=action, exact=True).click()
+
+    def move(self, title: str, folder: str) -> None:
+        """Put a chat into a folder."""
+        self.choose(title, "Move to a folder")
+        dialog = self.page.get_by_role("dialog", name="Move to a folder")
+        dialog.get_by_label("Folder").fill(folder)
+        dialog.get_by_role("button", name="Move", exact=True).click()
+
     def open_settings(self) -> Locator:
         panel = self.page.get_by_label("Settings of this chat")
         if not panel.is_visible():

@@ -40,22 +40,16 @@ def test_search_looks_into_messages(chat, page):
     fill(chat, "About apples", "About pears")
     chat.ask("Tell me of zebras, too.")
     page.get_by_label("Search chats").fill("ZEBRA")
-    expect(page.locator(".entry a")).to_have_text(["About pears"])
+    expect(page.locator(".found-title")).to_have_text(["About pears"])
     page.get_by_label("Search chats").fill("nothing like this")
     expect(page.get_by_text("Nothing found.")).to_be_visible()
     page.get_by_label("Search chats").fill("")
     expect(page.locator(".entry a")).to_have_count(2)
 
 
-def entry(page, title: str, action: str):
-    row = page.locator(".entry", has_text=title)
-    row.hover()
-    return row.get_by_role("button", name=action, exact=True)
-
-
 def test_rename_and_delete(chat, page):
     fill(chat, "About apples", "About pears")
-    entry(page, "About apples", "Rename").click()
+    chat.choose("About apples", "Rename")
     expect(page.get_by_label("Chat title")).to_be_focused()
     page.get_by_label("Chat title").fill("Fruit")
     redraw(page)
@@ -63,13 +57,13 @@ def test_rename_and_delete(chat, page):
     expect(page.locator(".entry a", has_text="Fruit")).to_be_visible()
     page.reload()
     chat.wait_until_ready()
-    entry(page, "Fruit", "Delete").click()
+    chat.choose("Fruit", "Delete")
     expect(page.locator(".entry a")).to_have_text(["About pears"])
     page.get_by_role("button", name="Undo").click()
     expect(page.locator(".entry a")).to_have_text(["Fruit", "About pears"])
-    entry(page, "Fruit", "Delete").click()
+    chat.choose("Fruit", "Delete")
     expect(page.locator(".entry a")).to_have_text(["About pears"])
-    entry(page, "About pears", "Delete").click()
+    chat.choose("About pears", "Delete")
     expect(page.get_by_text("Chats appear here.")).to_be_visible()
     expect(chat.messages).to_have_count(0)
 
@@ -77,7 +71,7 @@ def test_rename_and_delete(chat, page):
 def test_export_and_import(chat, page, new_page, tmp_path):
     fill(chat, "About apples", "About pears")
     with page.expect_download() as one:
-        entry(page, "About apples", "Export").click()
+        chat.choose("About apples", "Export")
     with page.expect_download() as download:
         page.get_by_role("button", name="Export all chats").click()
     file = tmp_path / "chats.json"

@@ -232,7 +232,7 @@ def test_all_of_it_with_the_keyboard(chat, page):
     page.keyboard.press("Tab")
     expect(page.locator(".entry a")).to_be_focused()
     page.keyboard.press("Tab")
-    expect(page.locator(".entry").get_by_role("button", name="Rename")).to_be_focused()
+    expect(page.locator(".entry").get_by_role("button", name="More")).to_be_focused()
     page.keyboard.press("Alt+/")
     expect(page.get_by_role("dialog")).to_contain_text("new chat")
 

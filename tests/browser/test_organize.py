@@ -48,15 +48,6 @@ def fill(chat: ChatPage, *texts: str) -> None:
     chat.page.get_by_role("button", name="Close the settings").click()
 
 
-def open_menu(page, title: str):
-    row = page.locator(".entry", has_text=title)
-    row.hover()
-    row.get_by_role("button", name="More").click()
-    menu = page.get_by_role("dialog", name=title)
-    expect(menu.get_by_label("Folder")).to_be_visible()
-    return menu
-
-
 def open_palette(page):
     page.keyboard.press("Control+k")
     palette = page.get_by_role("dialog", name="Commands and chats")
@@ -107,22 +98,20 @@ def test_the_palette_on_a_phone(new_page, corral, scheme):
 
 def test_pinned_chats_come_first(chat, page):
     fill(chat, "About apples", "About pears")
-    open_menu(page, "About apples").get_by_role("button", name="Pin").click()
+    chat.choose("About apples", "Pin")
     expect(page.locator(".chats h2")).to_have_text(["Pinned", "Today"])
     expect(page.locator(".entry a")).to_have_text(["About apples", "About pears"])
     page.reload()
     chat.wait_until_ready()
     expect(page.locator(".chats h2")).to_have_text(["Pinned", "Today"])
-    open_menu(page, "About apples").get_by_role("button", name="Unpin").click()
+    chat.choose("About apples", "Unpin")
     expect(page.locator(".chats h2")).to_have_text(["Today"])
 
 
 def test_folders(chat, page):
     fill(chat, "About apples", "About pears", "About cars")
     for title in ("About apples", "About pears"):
-        menu = open_menu(page, title)
-        menu.get_by_label("Folder").fill("Fruit")
-        menu.get_by_role("button", name="Move").click()
+        chat.move(title, "Fruit")
         expect(page.locator(".folder .entry", has_text=title)).to_be_visible()
     page.locator(".folder summary", has_text="Fruit").click()
     expect(page.locator(".folder .entry").first).to_be_hidden()
@@ -131,15 +120,13 @@ def test_folders(chat, page):
     expect(page.locator(".entry a", has_text="About cars")).to_be_visible()
     expect(page.locator(".folder .entry").first).to_be_hidden()
     page.locator(".folder summary", has_text="Fruit").click()
-    menu = open_menu(page, "About pears")
-    menu.get_by_label("Folder").fill("")
-    menu.get_by_role("button", name="Move").click()
+    chat.move("About pears", "")
     expect(page.locator(".folder .entry")).to_have_count(1)
 
 
 def test_pins_and_folders_are_exported_and_imported(chat, page, new_page, tmp_path):
     fill(chat, "About apples")
-    open_menu(page, "About apples").get_by_role("button", name="Pin").click()
+    chat.choose("About apples", "Pin")
     expect(page.get_by_role("heading", name="Pinned")).to_be_visible()
     with page.expect_download() as download:
         page.get_by_role("button", name="Export all chats").click()
@@ -155,11 +142,9 @@ def test_pins_and_folders_on_the_server(new_page, tmp_path, problems, models):
     with CorralProcess("-m", models / "llama-bpe.gguf", "-c", 512, "--chats", tmp_path) as server:
         first, second = [ChatPage(new_page(), server.url).open() for _ in range(2)]
         fill(first, "About apples")
-        menu = open_menu(first.page, "About apples")
-        menu.get_by_label("Folder").fill("Fruit")
-        menu.get_by_role("button", name="Move").click()
+        first.move("About apples", "Fruit")
         expect(second.page.locator(".folder .entry", has_text="About apples")).to_be_visible()
-        open_menu(first.page, "About apples").get_by_role("button", name="Pin").click()
+        first.choose("About apples", "Pin")
         expect(second.page.get_by_role("heading", name="Pinned")).to_be_visible()
 
 
@@ -172,7 +157,7 @@ def test_searches_among_many_chats_read_them_once(chat, page):
     expect(page.locator(".entry a")).to_have_count(200)
     search = page.get_by_label("Search chats")
     search.fill("number77x")
-    expect(page.locator(".entry a")).to_have_text(["Chat 77"])
+    expect(page.locator(".found-title")).to_have_text(["Chat 77"])
     page.evaluate(
         """() => {
              window.nReads = 0;
@@ -184,12 +169,12 @@ def test_searches_among_many_chats_read_them_once(chat, page):
     )
     for i in (99, 999):
         search.fill(f"NUMBER{i}X")
-        expect(page.locator(".entry a")).to_have_text([f"Chat {i}"])
+        expect(page.locator(".found-title")).to_have_text([f"Chat {i}"])
     assert page.evaluate("nReads") == 0
     chat.force("yes")
     chat.ask("About number1001x")
     search.fill("number1001x")
-    expect(page.locator(".entry a")).to_have_text(["About number1001x"])
+    expect(page.locator(".found-title")).to_have_text(["About number1001x"])
 
 
 def new_prompt(page, name: str, text: str, kind: str = "message") -> None:

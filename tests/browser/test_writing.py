@@ -202,10 +202,7 @@ def test_the_model_writes_a_title(chat, page):
     force_title(page, 'Title: "Fruit trees."')
     chat.force("yes")
     chat.ask("About apples")
-    entry = page.locator(".entry", has_text="About apples")
-    entry.hover()
-    entry.get_by_role("button", name="More").click()
-    page.get_by_role("button", name="Title by the model").click()
+    chat.choose("About apples", "Title by the model")
     expect(page.locator(".entry a")).to_have_text(["Fruit trees"])
     expect(page.locator("h1")).to_have_text("Fruit trees")
 
@@ -222,9 +219,7 @@ def test_titles_in_idle_time_when_they_are_switched_on(chat, page):
     page.get_by_role("button", name="New chat", exact=True).click()
     chat.ask("About pears")
     expect(page.locator(".entry a")).to_have_text(["Fruit trees", "Fruit trees"])
-    entry = page.locator(".entry").first
-    entry.hover()
-    entry.get_by_role("button", name="Rename").click()
+    chat.choose("Fruit trees", "Rename")
     page.get_by_label("Chat title").fill("Mine")
     page.get_by_label("Chat title").press("Enter")
     expect(page.locator(".entry a")).to_have_text(["Mine", "Fruit trees"])
@@ -293,8 +288,7 @@ def test_a_file_of_a_hostile_chat(chat, page, new_page, tmp_path, problems):
         for i, id in enumerate(ids)
     }
     show_chat(chat, messages, ids[-1])
-    page.locator(".entry").hover()
-    page.locator(".entry").get_by_role("button", name="Rename").click()
+    chat.choose("", "Rename")
     page.get_by_label("Chat title").fill(HOSTILE)
     page.get_by_label("Chat title").press("Enter")
     expect(page.locator("h1")).to_have_text(HOSTILE)

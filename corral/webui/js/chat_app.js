@@ -24,6 +24,9 @@ export class ChatApp {
     defaults: defaultsOf(null),
     chats: [],
     query: "",
+    hit: null, // which place of the query is looked at: { id: of the chat, query, at }
+    selected: null, // ids of chats, while several are being chosen
+    renaming: "", // the chat whose title is being written
     chat: tree.newChat(),
     editing: [],
     running: {},

@@ -9,6 +9,8 @@ import { onlyFields, startOfChats } from "./settings.js";
 import { t } from "./text.js";
 
 const NOT_SAVED = "unsaved";
+const READ_AFTER_MS = 3_000; // for searches, once the page has come to rest
+const MAX_READ = 500; // chats
 
 export class Chats {
   #app;
@@ -39,6 +41,8 @@ export class Chats {
     this.#app.set({ nLocal });
     await this.#saver.recover();
     await this.#list();
+    const isShort = this.#store === this.#local && this.#app.state.chats.length <= MAX_READ;
+    if (isShort) setTimeout(() => this.readTexts(), READ_AFTER_MS);
     return true;
   }
 
@@ -94,9 +98,14 @@ export class Chats {
     await this.#list();
   }
 
-  /** Returns the chats with this text, newest first; all of them without a text. */
+  /** Returns the chats with this text, newest first, each with a `snippet` of it; all of them without a text. */
   async find(text) {
     return (await (text ? this.#store?.search(text) : this.#store?.list())) ?? [];
+  }
+
+  /** Reads what the first search would have to read. */
+  readTexts() {
+    this.find(" ").catch(() => {});
   }
 
   // One chat
@@ -156,21 +165,29 @@ export class Chats {
     return this.#open.get(id) ?? this.#store.load(id);
   }
 
-  async remove(id) {
-    this.#app.writer.stop(id);
-    const chat = await this.load(id).catch(() => null); // one that is damaged is gone for good
-    this.#saver.forget(id);
-    await this.#store.remove(id);
-    this.#open.delete(id);
-    const isShown = id === this.#app.state.chat.id;
+  /** Removes chats; the notice of it offers to take that back. */
+  async remove(...ids) {
+    const removed = (await Promise.all(ids.map((id) => this.#remove(id)))).filter(Boolean);
+    const shown = this.#app.state.chat.id;
+    const isShown = ids.includes(shown);
     if (isShown) this.create();
     await this.#list();
     const undo = async () => {
-      await this.#store.save({ ...chat, revision: undefined }, chat.updatedAt);
+      await Promise.all(removed.map((chat) => this.#store.save({ ...chat, revision: undefined }, chat.updatedAt)));
       await this.#list();
-      if (isShown) await this.open(id);
+      if (isShown) await this.open(shown);
     };
-    this.#app.tell(t("app.chatDeleted"), "info", { undo: chat && undo });
+    this.#app.tell(t("app.chatDeleted", { n: ids.length }), "info", { undo: removed.length > 0 && undo });
+  }
+
+  /** Returns the chat that was removed; null for one that is damaged, which is gone for good. */
+  async #remove(id) {
+    this.#app.writer.stop(id);
+    const chat = await this.load(id).catch(() => null);
+    this.#saver.forget(id);
+    await this.#store.remove(id);
+    this.#open.delete(id);
+    return chat;
   }
 
   /** Changes an open chat and saves it, immediately or soon. */
@@ -187,6 +204,18 @@ export class Chats {
     if (this.#open.has(id)) return this.change(id, (chat) => ({ ...chat, ...fields }), true);
     const chat = await this.#store.load(id);
     if (chat) await this.#saver.save({ ...chat, ...fields }, true);
+  }
+
+  /** Puts chats into folders, by id; those that are not open keep their place in time. */
+  async move(folders) {
+    for (const [id, folder] of folders) {
+      if (this.#open.has(id)) await this.changeFields(id, { folder });
+      else {
+        const chat = await this.#store.load(id);
+        if (chat) await this.#store.save({ ...chat, folder }, chat.updatedAt + 1); // later, so that other pages notice
+      }
+    }
+    await this.#list();
   }
 
   /** The saver tries again as long as the server is away, which the page says already. */
@@ -210,7 +239,7 @@ export class Chats {
     const wanted = ids ?? (await this.#store.list()).map(({ id }) => id);
     const chats = (await Promise.all(wanted.map((id) => this.load(id)))).filter(Boolean);
     const transfer = await import("./transfer.js");
-    transfer.download(ids ? `${transfer.fileName(tree.titleOf(chats[0]))}.json` : "chats.json", transfer.exportChats(chats));
+    transfer.download(ids?.length === 1 ? `${transfer.fileName(tree.titleOf(chats[0]))}.json` : "chats.json", transfer.exportChats(chats));
   }
 
   async importFrom(text) {

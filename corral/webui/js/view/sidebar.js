@@ -1,9 +1,9 @@
-// The list of chats: new, search, rename, remove, import and export.
+// The list of chats: new, search, import and export; what else can be done with a chat is in its menu.
 
 import { html, useEffect, useRef, useState } from "../html.js";
 import { titleOf } from "../tree.js";
-import { useFocus } from "./focus.js";
 import { Icon, IconButton, TextButton } from "./icon.js";
+import { Lazy, load } from "./lazy.js";
 import { nextTheme } from "../theme.js";
 import { t } from "../text.js";
 
@@ -12,14 +12,22 @@ const N_SHOWN = 100; // chats of a group: more would make every change slow
 const CLOSED = "corral.folders.closed";
 
 export function Sidebar({ app, state, isOpen, onClose }) {
-  const { chats, chat, running, query, nLocal } = state;
+  const { chats, chat, running, query, nLocal, selected } = state;
   const [nShown, setShown] = useState(N_SHOWN);
   useEffect(() => setShown(N_SHOWN), [query]);
-  const shown = groups(chats, nShown);
+  const shown = query ? [{ ...cut(chats, nShown), key: "found" }] : groups(chats, nShown);
   const pick = (action) => (event) => {
     event?.preventDefault();
     action();
     onClose();
+  };
+  const goTo = (step) => load("./hits.js").then((hits) => hits.go(app, step), (error) => app.tell(error.message, "bad"));
+  const open = async (id) => {
+    await app.chats.open(id);
+    if (query) goTo(0);
+  };
+  const onSearchKey = (event) => {
+    if (event.key === "Enter" && query && !event.isComposing) goTo(event.shiftKey ? -1 : 1);
   };
   return html`<nav class="sidebar ${isOpen ? "open" : ""}" aria-label=${t("app.chats")}>
     <div class="sidebar-head">
@@ -34,8 +42,9 @@ export function Sidebar({ app, state, isOpen, onClose }) {
         type="search"
         placeholder=${t("sidebar.search")}
         value=${query}
-        onFocus=${() => app.chats.find(" ").catch(() => {}) /* the first search has to read all chats */}
+        onFocus=${() => app.chats.readTexts()}
         onInput=${(event) => app.chats.search(event.target.value)}
+        onKeyDown=${onSearchKey}
       />
     </label>
     <ul class="chats">
@@ -48,8 +57,9 @@ export function Sidebar({ app, state, isOpen, onClose }) {
                   entry=${each.id === chat.id ? { ...each, title: titleOf(chat) } : each}
                   isShown=${each.id === chat.id}
                   isRunning=${Boolean(running[each.id])}
+                  state=${state}
                   app=${app}
-                  onPick=${pick(() => app.chats.open(each.id))}
+                  onPick=${pick(() => open(each.id))}
                 />`,
             )}
         </${Group}>`,
@@ -63,13 +73,15 @@ export function Sidebar({ app, state, isOpen, onClose }) {
       ${t("sidebar.onlyHere", { n: nLocal })}
       <button type="button" class="plain" onClick=${() => app.chats.moveToServer()}>${t("sidebar.moveToServer")}</button>
     </p>`}
-    <${Foot} app=${app} isReady=${state.props !== null} hasChats=${chats.length > 0} />
+    ${selected
+      ? html`<${Lazy} from="./selection.js" view="Selection" app=${app} state=${state} />`
+      : html`<${Foot} app=${app} isReady=${state.props !== null} hasChats=${chats.length > 0} />`}
   </nav>`;
 }
 
 /** Chats of an age, or in a folder that can be closed. */
 function Group({ name, isFolder, children }) {
-  if (!isFolder) return html`<li><h2>${name}</h2><ul>${children}</ul></li>`;
+  if (!isFolder) return html`<li>${name && html`<h2>${name}</h2>`}<ul>${children}</ul></li>`;
   const closed = (localStorage.getItem(CLOSED) ?? "").split("\n");
   const onClick = ({ currentTarget }) => {
     const others = closed.filter((each) => each !== name);
@@ -100,42 +112,18 @@ function Foot({ app, isReady, hasChats }) {
   </div>`;
 }
 
-function Entry({ entry, isShown, isRunning, app, onPick }) {
-  const [isRenaming, setRenaming] = useState(false);
-  const rename = (title) => {
-    setRenaming(false);
-    if (title.trim() && title !== entry.title) app.chats.changeFields(entry.id, { title: title.trim() });
-  };
-  if (isRenaming) {
-    return html`<li><${TitleField} title=${entry.title} onDone=${rename} onCancel=${() => setRenaming(false)} /></li>`;
-  }
+function Entry({ entry, isShown, isRunning, state: { query, selected, renaming }, app, onPick }) {
+  const { id, title } = entry;
+  if (renaming === id) return html`<li><${Lazy} from="./title_field.js" view="TitleField" entry=${entry} app=${app} /></li>`;
+  if (selected) return html`<li class="entry"><${Lazy} from="./selection.js" view="Choice" entry=${entry} selected=${selected} app=${app} /></li>`;
+  const openMenu = ({ currentTarget }) => app.openPanel("chat_menu", { id, at: currentTarget.getBoundingClientRect() });
   return html`<li class="entry">
-    <a href="#/chat/${entry.id}" aria-current=${isShown ? "page" : undefined} onClick=${onPick} title=${entry.title} dir="auto">
+    <a href="#/chat/${id}" aria-current=${isShown ? "page" : undefined} onClick=${onPick} title=${title} dir="auto">
       ${isRunning && html`<span class="writing" role="img" aria-label=${t("sidebar.running")}></span>`}
-      ${entry.title || t("sidebar.newChat")}
+      ${query ? html`<${Lazy} from="./found.js" view="Found" entry=${entry} query=${query} />` : title || t("sidebar.newChat")}
     </a>
-    <span class="entry-tools">
-      <${IconButton} icon="edit" label=${t("sidebar.rename")} onClick=${() => setRenaming(true)} />
-      <${IconButton} icon="download" label=${t("sidebar.export")} onClick=${() => app.chats.exportAs([entry.id])} />
-      <${IconButton} icon="more" label=${t("sidebar.more")} onClick=${() => app.openPanel("chat_menu", { id: entry.id })} />
-      <${IconButton} icon="trash" label=${t("common.delete")} onClick=${() => app.chats.remove(entry.id)} />
-    </span>
+    <span class="entry-tools"><${IconButton} icon="more" label=${t("sidebar.more")} aria-haspopup="dialog" onClick=${openMenu} /></span>
   </li>`;
-}
-
-function TitleField({ title, onDone, onCancel }) {
-  const field = useFocus();
-  const onKeyDown = (event) => {
-    if (event.key === "Enter") onDone(event.target.value);
-    if (event.key === "Escape") onCancel();
-  };
-  return html`<input
-    ref=${field}
-    aria-label=${t("sidebar.title")}
-    defaultValue=${title}
-    onBlur=${(event) => onDone(event.target.value)}
-    onKeyDown=${onKeyDown}
-  />`;
 }
 
 /** Groups chats, the first of each group: pinned ones, folders by name, the others by the time of their last change. */
@@ -147,7 +135,11 @@ function groups(chats, nShown) {
     byKey.get(group.key).members.push(chat);
   }
   const sorted = [...byKey.values()].sort((a, b) => a.rank - b.rank || a.name.localeCompare(b.name));
-  return sorted.map((group) => ({ ...group, members: group.members.slice(0, nShown), isCut: group.members.length > nShown }));
+  return sorted.map((group) => ({ ...group, ...cut(group.members, nShown) }));
+}
+
+function cut(members, nShown) {
+  return { members: members.slice(0, nShown), isCut: members.length > nShown };
 }
 
 function groupOf({ pinned, folder, updatedAt }) {

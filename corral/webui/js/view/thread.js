@@ -5,6 +5,7 @@ import { html, useEffect, useRef, useState } from "../html.js";
 import { pathOf, siblings } from "../tree.js";
 import { authorOf, detailsOf, modelName } from "../identity.js";
 import { Icon } from "./icon.js";
+import { Lazy } from "./lazy.js";
 import { Message } from "./message.js";
 import { t } from "../text.js";
 
@@ -38,6 +39,9 @@ export function Thread({ app, state, onOpen }) {
   };
   useEffect(toEnd, [chat.id]);
   useEffect(() => {
+    if (state.hit) follows.current = false; // another place is wanted
+  }, [state.hit]);
+  useEffect(() => {
     if (isBusy) toEnd(); // show the answer that was just requested
   }, [isBusy]);
   useEffect(() => {
@@ -69,6 +73,7 @@ export function Thread({ app, state, onOpen }) {
         )}
       </div>
     </div>
+    ${state.query && path.length > 0 && html`<${Lazy} from="./hits.js" view="Hits" app=${app} state=${state} />`}
     ${isBelow &&
     html`<button type="button" class="to-end" onClick=${toEnd}><${Icon} name="down" /> ${t("thread.toEnd")}</button>`}
   </div>`;
