@@ -55,6 +55,7 @@ from corral.server.release import MemoryRelease
 from corral.server.resumable import ResumableStreams
 from corral.server.routing import Routing
 from corral.telemetry.facts import ServerFacts
+from corral.telemetry.hardware import HardwareMeter
 from corral.telemetry.live import Monitor
 
 _ROUTES = (
@@ -127,7 +128,7 @@ def _add_monitoring(app: Starlette, services: Services) -> None:
         services.adapters,
         lambda tokens: services.model.vocab.detokenize(tokens),
     )
-    app.state.monitor = Monitor(facts, name)
+    app.state.monitor, app.state.hardware = Monitor(facts, name), HardwareMeter()
     if server.metrics:
         from corral.telemetry.prometheus import Metrics
 

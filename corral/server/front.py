@@ -84,6 +84,7 @@ class Front:
         """Start background work; call on the event loop."""
         if self._is_alone:
             prepare_loop(self.services.settings.server)
+            self.app.state.hardware.start()
         self.services.telemetry.loop.start(lambda: len(connections) > 0)
         self.monitor.start()
         if self.services.batches is not None:

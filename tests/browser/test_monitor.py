@@ -322,3 +322,39 @@ def test_everything_has_a_name(page, server):
     )
     assert nameless == []
     assert page.locator("[role=status], [aria-live]").count() == 1, "only the state is read out by itself"
+
+
+HARDWARE = {
+    "cpu": {"share": 0.25, "peak": 0.75, "machine": 0.4, "cores": 8},
+    "memory": {"used": 2 << 30, "peak": 3 << 30, "available": 8 << 30, "total": 16 << 30},
+    "gpus": [{"name": "Card", "used": 10 << 30, "peak": 12 << 30, "total": 40 << 30}],
+}
+
+
+def test_what_the_server_uses_of_its_machine_is_shown_with_peaks(page, server):
+    open_monitor(page, server)
+    hardware = page.get_by_role("region", name="Hardware")
+    expect(hardware.locator(".meter").nth(0)).to_have_text(
+        re.compile(r"^\s*CPU \d+ % of \d+ cores?; .*Peak \d+ %")
+    )
+    expect(hardware.locator(".meter").nth(1)).to_have_text(
+        re.compile(r"^\s*RAM [\d.]+ [MG]iB of .*Peak [\d.]+ [MG]iB")
+    )
+
+
+def test_memory_of_a_gpu_has_a_bar_with_a_mark_at_the_peak(page, server):
+    page.route(re.compile("/monitor/hardware$"), lambda route: route.fulfill(json=HARDWARE))
+    open_monitor(page, server)
+    meter = page.locator(".meter", has_text="VRAM")
+    expect(meter).to_contain_text("10.0 GiB of 40.0 GiB")
+    expect(meter).to_contain_text("Peak 12.0 GiB")
+    assert meter.locator("i").evaluate("(each) => each.style.width") == "25%"
+    assert meter.locator("b").evaluate("(each) => each.style.left") == "30%"
+
+
+def test_the_chat_has_a_live_figure_that_leads_to_the_monitor(page, server):
+    page.goto(server.url)
+    link = page.get_by_role("link", name="Monitor")
+    expect(link.locator(".live-figure")).to_have_text(re.compile(r"^\d+ % CPU · [\d.]+ [MG]B$"))
+    link.click()
+    expect(state(page, "ready")).to_be_visible()

@@ -15,13 +15,14 @@ from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import EVENTS, answers, list_of, queries, query, shape
-from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
+from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model, for_server
 from corral.api.router import Operation, PathParameter, Router
 from corral.api.services import Services
 from corral.api.sse import EventStream
 from corral.core.client import Client
 from corral.core.errors import Forbidden, InvalidRequest
 from corral.core.key_role import Permission
+from corral.telemetry.hardware import HardwareMeter
 from corral.telemetry.live import Monitor
 
 _MODEL = ModelUse(Role.ANY, NamedIn.QUERY, Unloaded.REFUSE, wakes=False, progress=None)
@@ -40,6 +41,11 @@ _DETAIL = shape(
     tasks=list_of(shape(slot="integer|null", n_prompt="integer", phases=list_of(_PHASE))),
     why_slow=list_of(_REASON),
     why_not_cached=list_of(_REASON),
+)
+_HARDWARE = shape(
+    cpu=shape(share="number", peak="number", machine="number", cores="integer"),
+    memory=shape(used="integer", peak="integer", available="integer", total="integer"),
+    gpus=list_of(shape(name="string", used="integer", peak="integer", total="integer")),
 )
 _YES, _NO = ("1", "true"), ("", "0", "false")
 _PROMPTS = query("prompts", "Show the beginning of your own key's prompts.", type="boolean")
@@ -61,6 +67,18 @@ async def events(request: Request, _services: Services) -> Response:
     reader, limit = _reader(request), limit_of(request.query_params)
     monitor.check_capacity()
     return EventStream(monitor.watch(reader, limit))
+
+
+@router.get(
+    "/monitor/hardware",
+    operation=Operation("readHardware", "Read CPU and memory of the server", group.SERVER),
+    policy=for_server(Permission.READ, LLAMA_ERRORS),
+    responses=answers(_HARDWARE),
+)
+async def hardware(request: Request, _services: Services) -> Response:
+    """CPU, memory and GPU memory that the server uses, and their peaks since its start."""
+    meter: HardwareMeter = request.app.state.hardware
+    return JsonResponse(await meter.render())
 
 
 @router.get(

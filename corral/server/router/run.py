@@ -100,6 +100,7 @@ class _Life:
     async def run(self) -> None:
         prepare_loop(self._settings.server)
         self._hub.state.monitor.start()
+        self._hub.state.hardware.start()
         if self._hub.state.metrics is not None:
             self._hub.state.metrics.watch_connections(lambda: len(self._server.connections))
         batches = self._hub.state.services.batches

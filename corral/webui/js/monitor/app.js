@@ -5,6 +5,7 @@ import { nextTheme } from "../theme.js";
 import { IconButton } from "../view/icon.js";
 import { KeyDialog } from "../view/key_dialog.js";
 import { clock } from "./format.js";
+import { Hardware } from "./hardware.js";
 import { Lanes } from "./lanes.js";
 import { Adapters, Engine, Prefixes, Sessions } from "./panels.js";
 import { Plots } from "./plots.js";
@@ -58,6 +59,7 @@ function linkText(link, reason, snapshot) {
 function Dashboard({ feed, state }) {
   const { snapshot, prompts, lag } = state;
   return html`<${Tiles} snapshot=${snapshot} />
+    <${Hardware} />
     <${Lanes} snapshot=${snapshot} lag=${lag} isLive=${state.link === "open"} prompts=${prompts} onPrompts=${(on) => feed.askForPrompts(on)} />
     <${Plots} samples=${snapshot.samples} />
     <div class="panels">

@@ -6,6 +6,7 @@ import { KeyDialog } from "../view/key_dialog.js";
 import { Head } from "./app.js";
 import { Feed } from "./feed.js";
 import { bytes } from "./format.js";
+import { Hardware } from "./hardware.js";
 import { Lanes } from "./lanes.js";
 import { Requests } from "./requests.js";
 import { parts, t } from "./text.js";
@@ -37,6 +38,7 @@ export function ManyApp() {
   return html`<${Head} about=${t("monitor.models", { n: models.length, held: held.length })} />
     <main class=${trouble ? "stale" : ""}>
       ${trouble && html`<p class="status" role="status">${trouble}</p>`}
+      ${list && html`<${Hardware} key=${`hardware ${nTries}`} />`}
       ${list && html`<${Memory} models=${models} held=${held} limit=${list.memory?.limit} />`}
       ${shown.map(({ id }) => html`<${Group} key=${`${id} ${nTries}`} model=${id} />`)}
       ${list && !shown.length && html`<p class="soft">${t("memory.none")}</p>`}

@@ -75,7 +75,7 @@ export function Sidebar({ app, state, isOpen, onClose }) {
     </p>`}
     ${selected
       ? html`<${Lazy} from="./selection.js" view="Selection" app=${app} state=${state} />`
-      : html`<${Foot} app=${app} isReady=${state.props !== null} hasChats=${chats.length > 0} />`}
+      : html`<${Foot} app=${app} isReady=${state.props !== null} hasChats=${chats.length > 0} isBusy=${Object.keys(running).length > 0} />`}
   </nav>`;
 }
 
@@ -96,7 +96,7 @@ function Group({ name, isFolder, children }) {
   </li>`;
 }
 
-function Foot({ app, isReady, hasChats }) {
+function Foot({ app, isReady, hasChats, isBusy }) {
   const file = useRef(null);
   const read = async (event) => {
     const [chosen] = event.target.files;
@@ -108,7 +108,9 @@ function Foot({ app, isReady, hasChats }) {
     <input ref=${file} type="file" accept="application/json,.json" hidden disabled=${!isReady} onChange=${read} aria-label=${t("sidebar.file")} />
     <${TextButton} icon="download" label=${t("sidebar.exportAll")} disabled=${!hasChats} onClick=${() => app.chats.exportAs()} />
     <${TextButton} icon="theme" label=${t("sidebar.theme")} onClick=${nextTheme} />
-    <a class="text-button" href="monitor"><${Icon} name="chart" /><span class="label">${t("sidebar.monitor")}</span></a>
+    <a class="text-button" href="monitor"><${Icon} name="chart" /><span class="label">${t("sidebar.monitor")}</span>
+      ${isReady && html`<${Lazy} from="./live_figure.js" view="LiveFigure" isBusy=${isBusy} />`}
+    </a>
   </div>`;
 }
 
