@@ -12,6 +12,7 @@ class Kind(str, enum.Enum):
     CHAT = "chat"
     EMBEDDING = "embedding"
     RERANKER = "reranker"
+    ENCODER = "encoder"  # of tokens: nothing makes one vector of a text
 
     @property
     def capability(self) -> str:
@@ -23,4 +24,5 @@ def kind_of_info(info: ModelInfo) -> Kind:
     """Return the kind of a loaded model."""
     if info.can_generate:
         return Kind.CHAT
-    return Kind.RERANKER if info.encoder.pooling is Pooling.RANK else Kind.EMBEDDING
+    kinds = {Pooling.RANK: Kind.RERANKER, Pooling.NONE: Kind.ENCODER}
+    return kinds.get(info.encoder.pooling, Kind.EMBEDDING)

@@ -20,6 +20,7 @@ from corral.server.router.model import ServedModel
 
 _RANK = 4  # llama.cpp's number of this pooling
 _ENCODERS = ("t5encoder", "gemma-embedding")  # whose files need not say so
+_POOLED = "gemma-embedding"  # also if its file does not say how
 
 
 def choose(role: Role, models: Sequence[ServedModel]) -> ServedModel:
@@ -88,6 +89,7 @@ class _Look:
 
 _CHAT = _Look(Role.GENERATE, Kind.CHAT)
 _EMBEDS = _Look(Role.EMBED, Kind.EMBEDDING)
+_ENCODES = _Look(Role.EMBED, Kind.ENCODER)
 _RANKS = _Look(Role.RANK, Kind.RERANKER)
 
 
@@ -114,7 +116,7 @@ def _look_into(path: str, _changed_at: int) -> _Look:
     if pooling == _RANK:
         return _RANKS
     if prefix in _ENCODERS or not header.metadata.get(f"{prefix}.attention.causal", True):
-        return _EMBEDS
+        return _EMBEDS if pooling or prefix == _POOLED else _ENCODES
     # A decoder that was trained for embeddings could generate, but nobody wants to read it.
     return _Look(Role.GENERATE, Kind.EMBEDDING) if pooling else _CHAT
 

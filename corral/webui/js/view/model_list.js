@@ -45,7 +45,7 @@ function Row({ row: { id, kind, size, memory, status }, app }) {
   const act = () => (isIn ? app.many.unload(id) : app.many.load(id));
   const label = status.value === "downloading" ? t("common.cancel") : isIn ? t("models.unload") : t("models.load");
   return html`<tr data-state=${status.value}>
-    <th scope="row">${id}${kind && kind !== "chat" && html` <span class="soft">${kind}</span>`}</th>
+    <th scope="row">${id}${kind && kind !== "chat" && html` <span class="soft">${t(`kind.${kind}`)}</span>`}</th>
     <td>${size ? bytes(size) : ""}</td>
     <td>${memory?.needed ? bytes(memory.needed) : ""}</td>
     <td class=${status.failed ? "error" : ""}>
