@@ -157,6 +157,7 @@ _GUIDES: dict[str, str] = {
     """,
     "monitoring": """
         browser/test_monitor.py::test_lanes_show_what_requests_did
+        browser/test_monitor.py::test_what_the_server_uses_of_its_machine_is_shown_with_peaks
         system/test_prometheus.py::test_values_are_what_happened
         system/test_tracing.py::test_a_completion_is_one_trace
     """,
@@ -231,6 +232,8 @@ _GUIDES: dict[str, str] = {
         browser/test_completion_js.py::test_a_generator_of_chunks_that_returns_the_text
         browser/test_files.py::test_texts_are_shown_counted_and_sent_first
         browser/test_files.py::test_the_text_of_a_pdf
+        browser/test_find.py::test_one_goes_from_hit_to_hit_and_into_the_next_chat
+        browser/test_find.py::test_several_chats_are_deleted_at_once_and_come_back
         browser/test_look.py::test_the_first_load_is_small_and_from_this_server
         browser/test_look.py::test_all_of_it_with_the_keyboard
         browser/test_markdown.py::test_nothing_hostile_runs

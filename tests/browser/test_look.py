@@ -420,6 +420,30 @@ def test_of_a_long_chat_only_what_is_near_is_drawn(chat, page):
     assert drawn.count() < 80
 
 
+UPWARDS = """async () => {
+  const thread = document.querySelector(".thread");
+  const frame = () => new Promise(requestAnimationFrame);
+  const topOf = (id) => document.querySelector(`article[data-id="${id}"]`).getBoundingClientRect().top;
+  let nJumps = 0;
+  for (let i = 0; i < 40; i++) {
+    const { top, left } = thread.getBoundingClientRect();
+    const id = document.elementFromPoint(left + 400, top + 200).closest("article")?.dataset.id;
+    const before = id && topOf(id);
+    thread.scrollTop -= 120;
+    for (let n = 0; n < 3; n++) await frame();
+    if (id && Math.abs(topOf(id) - before - 120) > 200) nJumps += 1;
+  }
+  return nJumps;
+}"""
+
+
+def test_what_one_reads_stays_in_place_while_what_is_above_is_drawn(chat, page):
+    show_conversation(chat, 100)
+    page.locator(".thread").evaluate("(thread) => thread.scrollBy(0, -300)")
+    expect(page.get_by_role("button", name="To the end")).to_be_visible()
+    assert page.evaluate(UPWARDS) <= 1
+
+
 def test_all_of_a_conversation_is_printed(chat, page):
     show_conversation(chat, 100)
     page.evaluate("dispatchEvent(new Event('beforeprint'))")

@@ -10,7 +10,7 @@ import { t } from "./text.js";
 
 const NOT_SAVED = "unsaved";
 const READ_AFTER_MS = 3_000; // for searches, once the page has come to rest
-const MAX_READ = 500; // chats
+const MAX_READ_BYTES = 100e6; // of all that this browser keeps for the page, images as well
 
 export class Chats {
   #app;
@@ -41,8 +41,7 @@ export class Chats {
     this.#app.set({ nLocal });
     await this.#saver.recover();
     await this.#list();
-    const isShort = this.#store === this.#local && this.#app.state.chats.length <= MAX_READ;
-    if (isShort) setTimeout(() => this.readTexts(), READ_AFTER_MS);
+    if (this.#store === this.#local) setTimeout(() => this.#readAhead(), READ_AFTER_MS);
     return true;
   }
 
@@ -106,6 +105,11 @@ export class Chats {
   /** Reads what the first search would have to read. */
   readTexts() {
     this.find(" ").catch(() => {});
+  }
+
+  async #readAhead() {
+    const { usage } = (await navigator.storage?.estimate()) ?? {};
+    if (usage < MAX_READ_BYTES) this.readTexts();
   }
 
   // One chat

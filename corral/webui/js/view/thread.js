@@ -51,7 +51,7 @@ export function Thread({ app, state, onOpen }) {
     return () => (observer.disconnect(), near.end());
   }, []);
   return html`<div class="thread-frame">
-    <div class="thread" ref=${frame} onScroll=${onScroll} tabindex="0" role="log" aria-label=${t("thread.conversation")} aria-busy=${isBusy}>
+    <div class="thread ${isBelow ? "reads" : ""}" ref=${frame} onScroll=${onScroll} tabindex="0" role="log" aria-label=${t("thread.conversation")} aria-busy=${isBusy}>
       ${path.length === 0 && html`<${Empty} app=${app} state=${state} onOpen=${onOpen} />`}
       <div ref=${inner}>
         ${path.map(
