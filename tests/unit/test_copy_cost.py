@@ -9,12 +9,16 @@ from tests.unit.fake import FakeBackend
 
 
 class SlowCopies(FakeBackend):
-    """Copies take as long as the test says."""
+    """Copies take as long as the test says; a token takes a millisecond."""
 
     def __init__(self, seconds: float, is_exact: bool) -> None:
         super().__init__(n_seq=1)
         self.seconds, self.is_exact, self.n_saves = seconds, is_exact, 0
         self.bench: EngineHarness
+
+    def decode(self, chunks):
+        self.bench.now += sum(len(chunk.tokens) for chunk in chunks) / 1e3
+        return super().decode(chunks)
 
     def save(self, seq, memory=None):
         self.n_saves += 1
