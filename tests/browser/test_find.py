@@ -94,6 +94,23 @@ def test_a_search_shows_the_words_around_it_and_marks_them(chat, page):
     expect(found.locator(".snippet")).to_have_count(0)
 
 
+SEARCH_AND_SAVE = """async () => {
+  const { openLocalStore } = await import("/js/store.js");
+  const store = await openLocalStore();
+  const common = { createdAt: 1, updatedAt: 1, system: "", settings: {}, leaf: null, messages: {} };
+  const chatOf = (id, title) => ({ id: id.repeat(32), title, ...common });
+  await store.save(chatOf("a", "About apples"));
+  const found = store.search("apples");
+  await store.save(chatOf("b", "About pears"));
+  return (await found).map(({ title }) => title);
+}"""
+
+
+def test_a_search_while_a_chat_is_saved(page, corral):
+    ChatPage(page, corral.url).open()
+    assert page.evaluate(SEARCH_AND_SAVE) == ["About apples"]
+
+
 def test_one_goes_from_hit_to_hit_and_into_the_next_chat(chat, page):
     search = page.get_by_label("Search chats")
     search.fill("zebra")

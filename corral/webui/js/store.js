@@ -45,8 +45,8 @@ class LocalStore {
 
   async search(text) {
     this.#index ??= import("./text_index.js").then(({ TextIndex }) => new TextIndex(this.#records));
-    this.#heads ??= this.list().catch((error) => this.#forgetHeads(error));
-    return (await this.#index).search(text, await this.#heads);
+    const heads = (this.#heads ??= this.list().catch((error) => this.#forgetHeads(error)));
+    return (await this.#index).search(text, await heads); // meanwhile the list may have been forgotten
   }
 
   load(id) {
