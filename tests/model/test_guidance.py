@@ -265,7 +265,9 @@ def test_a_lost_engine_goes_on_where_it_was(model):
 @on("llama-bpe")
 def test_as_many_pairs_as_there_are_slots_fit_into_a_batch(model):
     with LlamaHarness(model, n_parallel=20, n_batch=20, n_ubatch=20, n_ctx_slot=256) as bench:
-        tasks = [guided(i, bench.prompt(9, seed=i), bench.prompt(9, seed=99), n_predict=3) for i in range(20)]
+        tasks = [
+            guided(i, bench.prompt(9, seed=i), bench.prompt(9, seed=99), n_predict=30) for i in range(20)
+        ]
         bench.run(*tasks)
         assert max(len(chunks) for chunks, _ in bench.decodes) == 40
         for one in tasks[::7]:
