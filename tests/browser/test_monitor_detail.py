@@ -69,7 +69,7 @@ def test_its_reasons_are_in_the_language_of_the_page(new_page, server):
         re.compile(r"^Sie dauerte insgesamt [\d,.]+ m?s\.$")
     )
     expect(dialog.locator("[data-code=cached]")).to_have_text(
-        re.compile(r"^Von [\d.]+ Tokens? waren [\d.]+ \(\d+ %\) im Cache \(Quelle: selber Slot\)")
+        re.compile(r"^Von [\d.]+ Tokens? waren [\d.]+ \(\d+\s%\) im Cache \(Quelle: selber Slot\)")
     )
     expect(dialog.locator(".why li", has_text="{")).to_have_count(0)
 
