@@ -11,7 +11,7 @@ from typing import NamedTuple
 from corral.core.chunk import ALIGNMENT, MIN_CHUNK
 
 NO_LIMIT = 2**31
-MIN_PREFILL = 16  # tokens that the oldest prompt gets in every step, so that it does not starve
+MIN_PREFILL = 16  # tokens in every step of streams, and of the oldest and the shortest prompt: none starves
 
 
 class Token(NamedTuple):

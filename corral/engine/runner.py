@@ -125,16 +125,20 @@ class Runner(Worker):
 
     def warm_up(self) -> None:
         """Touch the weights and measure a first cost of evaluation: what the first request would wait for."""
-        for n in (2, MIN_PREFILL, 1):
-            started = self._clock()
-            self._backend.decode([Chunk(0, 0, np.zeros(n, np.int32), logits=True)])
-            self._backend.trim(0, 0)
-            load = Load(n_generating=1) if n == 1 else Load(n_prompt=n)
-            self.decoder.cost.observe(load, (self._clock() - started) * 1e3)
+        self._time_decode(2)  # it may read the weights from the disk: it says nothing of later ones
+        self.decoder.cost.observe(Load(n_prompt=MIN_PREFILL), self._time_decode(MIN_PREFILL))
+        self.decoder.cost.observe(Load(n_generating=1), self._time_decode(1))
         if self._groups_streams:
             self._group_streams(self._backend.batch_exact)
         can_draft = self._backend.can_cut or self._kv.needs_mark
         self.is_calibrated = not (self._settings.drafts and self.speculation.n_exact == 1 and can_draft)
+
+    def _time_decode(self, n: int) -> float:
+        """Evaluate `n` tokens, forget them, and return the milliseconds it took."""
+        started = self._clock()
+        self._backend.decode([Chunk(0, 0, np.zeros(n, np.int32), logits=True)])
+        self._backend.trim(0, 0)
+        return (self._clock() - started) * 1e3
 
     def calibrate(self, is_over: Callable[[], bool]) -> None:
         """Find out how many tokens may be drafted. That takes dozens of decodes, so it is done in a pause;

@@ -54,6 +54,18 @@ def test_every_task_ends_once_and_answers_as_if_alone(specs, data, mixes, contin
     assert all(slot.is_idle for slot in bench.slots)
 
 
+def test_a_first_decode_that_reads_the_weights_does_not_count_as_a_cost():
+    class Cold(FakeBackend):
+        def decode(self, chunks):
+            bench.now += 5.0 if not self.batches else 0.0
+            return super().decode(chunks)
+
+    bench = EngineHarness(Cold())
+    bench.engine.warm_up()
+    cost = bench.engine._runner.decoder.cost
+    assert cost.prompt.batch_ms + cost.prompt.token_ms + cost.decode_ms < 10
+
+
 @pytest.mark.parametrize("is_exact", [True, False])
 def test_newcomers_share_a_batch_unless_that_would_change_their_bits(is_exact):
     backend = FakeBackend(n_seq=4, n_ubatch=64)
