@@ -9,7 +9,6 @@ from corral.cli.options.option import PREFIX, Option
 from tools.api_reference import render_api, render_requests, request_field
 
 _REFUSED = "refused: "
-_OTHER_PROGRAMS = "for other programs of llama.cpp, or for older versions of it"
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 
 
@@ -52,7 +51,7 @@ def _without_effect() -> list[str]:
     names: dict[str, list[str]] = {}
     for option in OPTIONS:
         if not option.is_used:
-            reason = f"{_REFUSED}{option.refusal}" if option.refusal else option.note or _OTHER_PROGRAMS
+            reason = f"{_REFUSED}{option.refusal}" if option.refusal else option.note
             names.setdefault(reason, []).append(f"`{option.long_name}`")
     return [
         "## Options without effect",

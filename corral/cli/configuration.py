@@ -17,7 +17,6 @@ from corral.cli.model_section import Section, read_tables
 from corral.core.settings import EngineSettings, Settings
 
 _MAX_PORT = 65535
-_NO_EFFECT = "it is accepted for compatibility and has no effect"
 _VERBOSE = 4
 
 
@@ -98,7 +97,7 @@ def _adds_up(given: Given) -> bool:
 
 def _noted(every: Iterable[Given]) -> list[str]:
     """Return a note for each option that has no effect, or not all of it."""
-    notes = {given.name: given.option.note or _NO_EFFECT for given in every if not given.option.is_used}
+    notes = {given.name: given.option.note for given in every if not given.option.is_used}
     used = {given.name: given.option.note for given in every if given.option.is_used and given.option.note}
     return [
         *(f"{name} is ignored: {note}" for name, note in notes.items()),

@@ -90,11 +90,9 @@ def _add(section: argparse._ArgumentGroup, option: Option) -> None:
 
 def _help(option: Option) -> str:
     if option.refusal:
-        return f"{option.help} (refused: {option.refusal})"
+        return f"refused: {option.refusal}"
     if not option.is_used:
-        return (
-            f"{option.help} (accepted for compatibility, ignored{f': {option.note}' if option.note else ''})"
-        )
+        return f"ignored: {option.note}"
     if not option.default_text or "default:" in option.help:
         return option.help
     return f"{option.help} (default: {option.default_text})"

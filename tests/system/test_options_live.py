@@ -285,7 +285,8 @@ def test_a_file_the_environment_and_the_command_line_together(tiny, tmp_path):
         assert server.complete(prompt="x")["content"] == "aaa"
     notes = [line.partition("warning: ")[2].strip() for line in server.lines if "warning: " in line]
     expected = [
-        f"{line[0]} is ignored: it is accepted for compatibility and has no effect" for line in unused
+        f"{line[0]} is ignored: it is for another program of llama.cpp, or for an older version"
+        for line in unused
     ]
     *first, layers, rounded = notes
     assert first == [

@@ -20,7 +20,7 @@ from corral.core.settings import EngineSettings, Settings
 from tests.tools import llama_server_options
 from tests.tools.flag_example import example
 
-_IGNORED = "it is accepted for compatibility and has no effect"
+_IGNORED = "it is for another program of llama.cpp, or for an older version"
 
 
 def parse(*argv, **environ):
@@ -107,12 +107,13 @@ _SERVER = [
 def test_options_of_llama_server_are_accepted_where_it_lists_them(group, words):
     [given] = read_arguments(words)
     found = next(g.title for g in GROUPS if given.option in g.options)
-    assert group in ("oldest", found)
     configuration = configure(words, {})
     if words[0] in llama_server_options.UNUSED.split():
+        assert found == "without effect"
         assert configuration.notes == [f"{words[0]} is ignored: {_IGNORED}"]
         assert configuration.settings == parse()
         return
+    assert group in ("oldest", found)
     assert configuration.notes == []
     if not given.option.command and words[0] not in _AS_BY_DEFAULT:
         assert value_of(configuration.settings, given.option) != given.option.default
@@ -289,7 +290,8 @@ def test_help_names_every_option_that_does_something():
     shown, text = names_in_help(is_full=True)
     assert shown == set(OPTIONS)
     assert all(f"\n{group.title}:\n" in text for group in GROUPS)
-    assert [g.title for g in GROUPS] == [*llama_server_options.GROUPS, "removed"]
+    with_effect = [title for title in llama_server_options.GROUPS if title != "perplexity"]
+    assert [g.title for g in GROUPS] == [*with_effect, "without effect", "removed"]
 
 
 def test_usage_names_every_command():

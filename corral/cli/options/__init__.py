@@ -14,17 +14,16 @@ from corral.cli.options import (
     context,
     embedding,
     general,
+    ignored,
     media,
     model,
     models,
-    other_program,
     parallel,
     removed,
     sampling,
     server,
     speculative,
     tensor,
-    todays_server,
 )
 from corral.cli.options.option import Option
 
@@ -37,18 +36,18 @@ class Group:
 
 
 GROUPS = (
-    Group("general", general.OPTIONS + speculative.OPTIONS + other_program.GENERAL + todays_server.GENERAL),
-    Group("sampling", sampling.OPTIONS + todays_server.SAMPLING, "for requests that do not say otherwise"),
+    Group("general", general.OPTIONS + speculative.OPTIONS),
+    Group("sampling", sampling.OPTIONS, "for requests that do not say otherwise"),
     Group("grammar", sampling.GRAMMAR),
     Group("embedding", embedding.OPTIONS),
-    Group("context hacking", context.OPTIONS + checkpoint.OPTIONS + other_program.CONTEXT),
-    Group("perplexity", other_program.PERPLEXITY),
-    Group("parallel", parallel.OPTIONS + other_program.PARALLEL + todays_server.PARALLEL),
-    Group("multi-modality", media.OPTIONS + other_program.MEDIA + todays_server.MEDIA),
-    Group("backend", backend.OPTIONS + tensor.OPTIONS + todays_server.BACKEND),
-    Group("model", model.OPTIONS + todays_server.MODEL),
-    Group("server", server.OPTIONS + models.OPTIONS + server.CHAT + server.STATE + todays_server.SERVER),
-    Group("logging", general.LOGGING + other_program.LOGGING + todays_server.LOGGING),
+    Group("context hacking", context.OPTIONS + checkpoint.OPTIONS),
+    Group("parallel", parallel.OPTIONS),
+    Group("multi-modality", media.OPTIONS),
+    Group("backend", backend.OPTIONS + tensor.OPTIONS),
+    Group("model", model.OPTIONS),
+    Group("server", server.OPTIONS + models.OPTIONS + server.CHAT + server.STATE),
+    Group("logging", general.LOGGING),
+    Group("without effect", ignored.OPTIONS, "options of llama.cpp that are ignored or refused"),
     Group("removed", removed.OPTIONS, "options of former versions, and what to use instead"),
 )
 

@@ -54,7 +54,7 @@ class Option:
     """
 
     names: tuple[str, ...]
-    help: str
+    help: str = ""
     metavar: str = ""
     target: str = _BY_NAME
     env: str = ""  # in addition to the variable derived from its name

@@ -7,6 +7,6 @@ from corral.core.removed import OPTIONS as REMOVED
 from corral.core.removed import explain_removal
 
 OPTIONS = tuple(
-    Option((name,), "removed in 0.13", metavar, target="", refusal=explain_removal(instead))
+    Option((name,), metavar=metavar, target="", refusal=explain_removal(instead))
     for name, (metavar, instead) in REMOVED.items()
 )

@@ -57,6 +57,12 @@ OPTIONS = (
         parse=value.mcp_servers,
     ),
     Option(
+        ("--tools",),
+        "answer `/tools` also without MCP servers, as in llama-server (default: with MCP servers only)",
+        "TOOL,...",
+        note="there are no built-in tools; /tools has those of MCP servers (--mcp-servers-config)",
+    ),
+    Option(
         ("--chats",),
         "directory for the chats of the web UI, separate for each API key (default: none, they stay in "
         "the browser)",
