@@ -110,8 +110,11 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Section:
+    """`setup`: a caption and commands that all its examples need."""
+
     title: str
     text: str
+    setup: tuple[str, str]
     endpoints: tuple[Endpoint, ...]
 
 
@@ -156,6 +159,8 @@ def render_api() -> str:
         shared = _shared_needs(section)
         about = " ".join(filter(None, (section.text, shared and f"All need {shared}.")))
         lines += [f"## {section.title}", "", *([about, ""] if about else [])]
+        if all(section.setup):
+            lines += [*_example(*section.setup)[1:], ""]
         for endpoint in section.endpoints:
             lines += _render_endpoint(endpoint, shared)
     return "\n".join(lines)
@@ -166,12 +171,16 @@ def _section_links() -> str:
 
 
 def _index() -> str:
-    """All endpoints, by the permission that they need."""
+    """Endpoints by the permission that they need; the longest list is that of all others."""
     first = {endpoint.route: endpoint for endpoint in reversed([*endpoints()])}
     links: dict[Permission, list[str]] = {each: [] for each in Permission}
     for route in dict.fromkeys(endpoint.route for endpoint in endpoints()):
         links[routes()[route].permission].append(f"[`{route}`](#{slug(first[route].name)})")
-    rows = (f"| `{needs.value}` | {', '.join(named)} |" for needs, named in links.items())
+    rest = max(links.values(), key=len)
+    rows = (
+        f"| `{needs.value}` | {'all others' if named is rest else ', '.join(named)} |"
+        for needs, named in links.items()
+    )
     return "\n".join(["| needs | endpoints |", "| --- | --- |", *rows])
 
 
@@ -271,8 +280,12 @@ def _render_endpoint(endpoint: Endpoint, shared_needs: str) -> list[str]:
     if "codes" in facts:
         lines.append(f"Errors: {facts['codes']}.")
     for caption, commands in endpoint.examples:
-        lines += ["", *([caption, ""] if caption else []), "```sh", commands.rstrip("\n"), "```"]
+        lines += _example(caption, commands)
     return [*lines, ""]
+
+
+def _example(caption: str, commands: str) -> list[str]:
+    return ["", *([caption, ""] if caption else []), "```sh", commands.rstrip("\n"), "```"]
 
 
 def _request_tables() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -323,19 +336,22 @@ def _read() -> list[str]:
 def _parse_section(text: str) -> Section:
     head, *rows = re.split(r"^### ", text, flags=re.M)
     title, _, about = head.partition("\n")
-    return Section(title, about.strip(), tuple(_parse_endpoint(row) for row in rows))
+    text, _, rest = about.strip().partition("\n\n")
+    return Section(
+        title, text, next(_parse_examples(rest), ("", "")), tuple(_parse_endpoint(row) for row in rows)
+    )
 
 
 def _parse_endpoint(text: str) -> Endpoint:
     head, _, rest = text.partition("\n\n")
     name, *facts = head.splitlines()
     pairs = (fact.partition(": ") for fact in facts)
-    blocks = re.findall(r"(.*?)```sh\n(.*?)```\n", rest, flags=re.S)
-    return Endpoint(
-        name,
-        {key: value for key, _, value in pairs},
-        tuple((caption.strip(), commands) for caption, commands in blocks),
-    )
+    return Endpoint(name, {key: value for key, _, value in pairs}, tuple(_parse_examples(rest)))
+
+
+def _parse_examples(text: str) -> Iterator[tuple[str, str]]:
+    for caption, commands in re.findall(r"(.*?)```sh\n(.*?)```(?:\n|$)", text, flags=re.S):
+        yield caption.strip(), commands
 
 
 def _application() -> Any:

@@ -8,6 +8,7 @@ from corral.cli.options import GROUPS, OPTIONS
 from corral.cli.options.option import PREFIX, Option
 from tools.api_reference import render_api, render_requests, request_field
 
+_FIELDS = "requests.md#sampling-and-constraints"
 _REFUSED = "refused: "
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 
@@ -23,16 +24,13 @@ def render_options() -> str:
         "Every option of `corral`, in the groups of `corral --help`, with its default in parentheses.",
         "Generated from `corral/cli/options`.",
         "",
-        "An option can be set on the command line, in the environment, or in a TOML file (`--config`).",
-        "The command line overrides the environment, which overrides the file; `corral --print-config`",
-        "shows every value, its key in a file, and where it came from.",
+        "The command line overrides the environment, which overrides a TOML file (`--config`);",
+        "`corral --print-config` shows every value, its key in a file, and where it came from.",
         "",
         "- In a file the key is the long name, as in `ctx-size = 4096`. Flags are `true` or `false`.",
         "- In the environment it is `LLAMA_ARG_` and the long name, as in `LLAMA_ARG_CTX_SIZE=4096`.",
         "  Flags are `on` or `off`. A variable after the text of an option works, too: it is llama-server's.",
         "- `LLAMA_CACHE` is the directory of downloads.",
-        "",
-        "Options of llama.cpp that have no effect here are at the [end](#options-without-effect).",
         "",
     ]
     for group in GROUPS:
@@ -41,6 +39,11 @@ def render_options() -> str:
             continue
         lines += [f"## {group.title.capitalize()}", ""]
         lines += [f"{group.about.capitalize()}.", ""] if group.about else []
+        alike = [option for option in options if _is_field(option)]
+        if len(alike) > 1:
+            shown = "; ".join(_head(option) for option in alike)
+            lines += [f"As the [fields]({_FIELDS}) of the same names: {shown}.", ""]
+            options = [option for option in options if option not in alike]
         lines += [_option_line(option) for option in options]
         lines.append("")
     return "\n".join([*lines, *_without_effect()])
@@ -56,9 +59,8 @@ def _without_effect() -> list[str]:
     return [
         "## Options without effect",
         "",
-        "llama.cpp's programs have these options. They are accepted, with their short and negative forms, so",
-        "that command lines work here, and ignored with a warning. A refused one ends the start, because",
-        "ignoring it would mislead.",
+        "Options of llama.cpp's programs that are ignored with a warning, so that command lines work here. A",
+        "refused one ends the start, because ignoring it would mislead.",
         "",
         "| reason | options |",
         "| --- | --- |",
@@ -79,13 +81,22 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _option_line(option: Option) -> str:
-    names = ", ".join(f"`{name}`" for name in _names(option))
+def _is_field(option: Option) -> bool:
+    """Whether a field of one of its names does the same."""
+    field = request_field(option.help)
+    return field is not None and f"--{field.replace('_', '-')}" in option.names
+
+
+def _head(option: Option) -> str:
     default = option.default_text and f" (`{option.default_text}`)"
+    return ", ".join(f"`{name}`" for name in _names(option)) + default
+
+
+def _option_line(option: Option) -> str:
     others = [f"`{name}`" for name in option.variables if name != _usual_variable(option)]
     field = request_field(option.help)
-    about = f"as [`{field}`](requests.md#sampling-and-constraints)" if field else option.help
-    return f"- {names}{default}: {'; '.join([about, *others])}"
+    about = f"as [`{field}`]({_FIELDS})" if field else option.help
+    return f"- {_head(option)}: {'; '.join([about, *others])}"
 
 
 def _usual_variable(option: Option) -> str:

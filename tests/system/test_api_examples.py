@@ -16,11 +16,12 @@ from tests.system.document import ROOT, marked_blocks, run_block
 from tests.system.downloads import serve_downloads
 from tests.system.process import CorralProcess, wait_until
 from tests.tools import mcp_server
-from tools.api_reference import SOURCE, Endpoint, endpoints
+from tools.api_reference import SOURCE, Endpoint, endpoints, sections
 
 EXAMPLES = [
-    pytest.param(endpoint, commands, id=f"{endpoint.name} {caption}".strip())
-    for endpoint in endpoints()
+    pytest.param(endpoint, section.setup[1] + commands, id=f"{endpoint.name} {caption}".strip())
+    for section in sections()
+    for endpoint in section.endpoints
     for caption, commands in endpoint.examples
 ]
 GUIDES = [
