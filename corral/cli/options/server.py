@@ -250,7 +250,7 @@ OPTIONS = (
         env="LLAMA_ARG_ENDPOINT_SLOTS",
         negative=("--no-slots", "--slots-endpoint-disable"),
     ),
-    Option(("--props",), "allow POST /props to change global properties", env="LLAMA_ARG_ENDPOINT_PROPS"),
+    Option(("--props",), "allow POST /props, which changes nothing yet", env="LLAMA_ARG_ENDPOINT_PROPS"),
     Option(
         ("-sps", "--slot-prompt-similarity"),
         "share of a prompt that an idle slot must match to be preferred; 0: off",

@@ -150,7 +150,7 @@ async def embed_prompt(call: Call[schema.OllamaEmbeddingsRequest]) -> Response:
     responses=answers(schema.MODELS),
 )
 async def tags(_request: Request, services: Services) -> Response:
-    """The loaded model, in ollama's shape."""
+    """All models, in ollama's shape."""
     digest = await services.file_digest.read(services.model.path)
     return JsonResponse({"models": [model_list.render_model(services.model, services.started_at, digest)]})
 
@@ -162,7 +162,7 @@ async def tags(_request: Request, services: Services) -> Response:
     responses=answers(schema.MODELS),
 )
 async def processes(_request: Request, services: Services) -> Response:
-    """The model, if it is in memory, in ollama's shape."""
+    """The models in memory, in ollama's shape."""
     if services.engine.state is EngineState.SLEEPING:
         return JsonResponse({"models": []})
     digest = await services.file_digest.read(services.model.path)

@@ -22,7 +22,7 @@ KeepAlive = Annotated[int, Field(strict=True)] | Annotated[float, Real] | Annota
 
 
 class ModelFields(RequestModel):
-    model: Model = Field("", description="Accepted for other servers' clients; one is loaded.")
+    model: Model = Field("", description="Name of the model; a server with one model accepts any.")
     keep_alive: KeepAlive | None = Field(
         None,
         description="How long the model stays loaded if no other request comes: seconds, or a duration such "

@@ -165,7 +165,7 @@ class CompactRequest(RequestModel):
     """Replace a conversation by a summary."""
 
     converted_to = (ResponsesRequest,)
-    model: Text = Field("", description="Accepted for other servers' clients; one is loaded.")
+    model: Text = Field("", description="Name of the model; a server with one model accepts any.")
     input: Any = Field("", description="The items to replace.", json_schema_extra=_INPUT)
     instructions: Any = Field(
         None, description="The system prompt of this request alone.", json_schema_extra=_INPUT
