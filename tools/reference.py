@@ -95,7 +95,7 @@ def _head(option: Option) -> str:
 def _option_line(option: Option) -> str:
     others = [f"`{name}`" for name in option.variables if name != _usual_variable(option)]
     field = request_field(option.help)
-    about = f"as [`{field}`]({_FIELDS})" if field else option.help
+    about = f"as [`{field}`]({_FIELDS})" if field else option.help.removesuffix(" (default: none)")
     return f"- {_head(option)}: {'; '.join([about, *others])}"
 
 

@@ -76,8 +76,8 @@ class GenerationFields(SamplingFields, LlamaServerFields, GuidedFields):
     stream: Flag = Field(False, description="Send tokens as they come, as server-sent events.")
     durable: Flag = Field(
         False,
-        description="Continue the stream without its client, and give its events ids: the same request with "
-        "`Last-Event-ID` continues after that event, with `--journal` also after a restart of the server.",
+        description="Continue the stream without its client: the same request with `Last-Event-ID` continues "
+        "after that event, with `--journal` also after a restart of the server.",
     )
     n_predict: Annotated[int, Whole, bounds("n_predict")] = param(
         "n_predict",
@@ -173,9 +173,8 @@ class GenerationFields(SamplingFields, LlamaServerFields, GuidedFields):
     cfg_negative_prompt: str | TokenList = param("cfg_negative_prompt", "")
     system_prompt: Any = Field(
         None,
-        description="Change the system prompt of the server, which precedes all clients' prompts: a "
-        "text, or an object with `prompt`, `anti_prompt` and `assistant_name`; an empty "
-        "text removes it.",
+        description="Change the system prompt of the server, for all clients: a text, or an object with "
+        "`prompt`, `anti_prompt` and `assistant_name`; an empty text removes it.",
         json_schema_extra=SYSTEM_PROMPT,
     )
     n: Annotated[int, Whole, limits(1, 128)] = Field(

@@ -29,7 +29,7 @@ class GuidedFields(RequestModel):
         None,
         max_length=32,
         description="As in vLLM: an object with one of `json`, `regex`, `choice`, `grammar` and "
-        "`json_object`, as described below.",
+        "`json_object`.",
     )
     guided_json: Any = Field(
         None, description="As in older vLLM: a JSON Schema, also as text.", json_schema_extra=_JSON

@@ -30,8 +30,7 @@ class OpenAIFields(GenerationFields):
     user: Text = Field("", description=ACCEPTED)
     prompt_cache_key: Text = Field(
         "",
-        description="Requests with the same key prefer the same slot. More of the prompt that is cached "
-        "elsewhere is used all the same.",
+        description="Requests with the same key prefer the same slot.",
     )
     verbose: Flag | None = Field(
         None,

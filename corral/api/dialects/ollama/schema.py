@@ -25,9 +25,8 @@ class ModelFields(RequestModel):
     model: Model = Field("", description="Name of the model; a server with one model accepts any.")
     keep_alive: KeepAlive | None = Field(
         None,
-        description="How long the model stays loaded if no other request comes: seconds, or a duration such "
-        "as `5m`; 0: unload it, negative: keep it. Default: `--sleep-idle-seconds`. Ignored if several API "
-        "keys share the model.",
+        description="How long an idle model stays loaded: seconds, or a duration such as `5m`; 0: unload it, "
+        "negative: keep it. Default: `--sleep-idle-seconds`. Ignored if several API keys share the model.",
     )
 
 
