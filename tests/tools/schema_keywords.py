@@ -18,6 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "structured.md"
 VERDICTS: tuple[Verdict, ...] = ("exact", "checked", "limited", "refused", "annotation")
 EXACT, CHECKED, LIMITED, REFUSED, ANNOTATION = VERDICTS
 
+_OPPOSITE = "where the opposite is type, const, enum, required, a bound or a property with one of these"
 _DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 _DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 _DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
@@ -339,7 +340,7 @@ def render_limits(rows: tuple[Keyword, ...] = KEYWORDS) -> str:
     lines = ["| keyword | a part of the grammar | otherwise |", "| --- | --- | --- |"]
     others = {CHECKED: "checked", LIMITED: "refused"}
     lines += [
-        f"| {', '.join(names)} | {limit} | {others[verdict]} |"
+        f"| {', '.join(names)} | {limit.replace(_OPPOSITE, 'with a simple opposite')} | {others[verdict]} |"
         for (limit, verdict), names in by_limit.items()
     ]
     return "\n".join(lines) + "\n"
