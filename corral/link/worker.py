@@ -99,7 +99,7 @@ def _open(settings: EngineSettings, channel: BlockingChannel, inbox: loop.Inbox)
     model = Model.load(settings, lambda fraction: channel.send([Loading(Stage.LOADING, fraction, _LOADING)]))
     channel.send([Opened(model.path)])
     adapters = load_adapters(model.adapters, settings.lora)
-    projector = Projector(model, settings) if settings.mmproj else None
+    projector = Projector(model.handle, settings) if settings.mmproj else None
     if settings.only_embeds or not model.can_generate:
         encoder = Encoder(model, settings)
         info = model.describe(

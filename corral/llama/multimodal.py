@@ -24,7 +24,6 @@ from corral.gguf.preflight import read_header
 from corral.llama.device import projector_device
 from corral.llama.hardware import thread_counts, uses_gpu
 from corral.llama.library import LlamaError, bindings, last_words, lib, on_log
-from corral.llama.model import Model
 
 mtmd: Any = bindings("mtmd_cpp")
 
@@ -46,7 +45,7 @@ class _Part:
 class Projector:
     """Owns one `mtmd_context`."""
 
-    def __init__(self, model: Model, settings: EngineSettings) -> None:
+    def __init__(self, model: Any, settings: EngineSettings) -> None:  # the handle of a model
         path = settings.mmproj
         _check_file(path)
         mtmd.mtmd_log_set(on_log, ctypes.c_void_p(0))
@@ -66,10 +65,10 @@ class Projector:
         self._is_stopped = False
         self._callback = lib.ggml_backend_sched_eval_callback(self._on_node)
         params.cb_eval = self._callback
-        self._handle = mtmd.mtmd_init_from_file(path.encode(), model.handle, params)
+        self._handle = mtmd.mtmd_init_from_file(path.encode(), model, params)
         if not self._handle:
             raise LlamaError(f"cannot load the projector '{path}': {last_words()}")
-        self._width = int(lib.llama_model_n_embd_inp(model.handle))
+        self._width = int(lib.llama_model_n_embd_inp(model))
         self._has_planes = bool(mtmd.mtmd_decode_use_mrope(self._handle))
         # Images of equal size become different rows if these differ.
         limits = f"{settings.image_min_tokens} {settings.image_max_tokens}".encode()

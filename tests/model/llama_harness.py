@@ -60,7 +60,7 @@ class LlamaHarness:
         n_ctx = options.pop("n_ctx", n_parallel * n_ctx_slot)
         settings = EngineSettings(model=str(model), n_ctx=n_ctx, n_parallel=n_parallel, **options)
         loaded = Model.load(settings)
-        self.projector = Projector(loaded, settings) if settings.mmproj else None
+        self.projector = Projector(loaded.handle, settings) if settings.mmproj else None
         self.backend = LlamaBackend(loaded, settings, self.projector)
         self.events: list = []
         self.decodes: list[tuple[list[Chunk], DecodeStatus]] = []
