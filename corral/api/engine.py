@@ -19,11 +19,11 @@ from corral.link.pending_task import MediaFile
 from corral.link.stream import TaskStream
 from corral.media.intake import MediaLayouter
 from corral.telemetry.dispatcher import Telemetry
-from corral.telemetry.facts import EngineFacts
 from corral.telemetry.record import RequestRecord
+from corral.telemetry.sources import EngineSource
 
 
-class Engine(EngineFacts, MediaLayouter, Protocol):
+class Engine(EngineSource, MediaLayouter, Protocol):
     """`EngineClient` is the real one, which says what these mean."""
 
     @property

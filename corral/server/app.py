@@ -54,9 +54,9 @@ from corral.server.page import open_page, ui_settings
 from corral.server.release import MemoryRelease
 from corral.server.resumable import ResumableStreams
 from corral.server.routing import Routing
-from corral.telemetry.facts import ServerFacts
 from corral.telemetry.hardware import HardwareMeter
 from corral.telemetry.live import Monitor
+from corral.telemetry.sources import ServerSource
 
 _ROUTES = (
     # First: some of their paths also exist in other routers.
@@ -120,7 +120,7 @@ def _add_monitoring(app: Starlette, services: Services) -> None:
     """Add the monitor, metrics and traces. The modules are imported only if enabled, since the imports
     are slow."""
     server, name = services.settings.server, services.model.name
-    facts = ServerFacts(
+    source = ServerSource(
         services.settings,
         services.telemetry,
         services.engine,
@@ -128,11 +128,11 @@ def _add_monitoring(app: Starlette, services: Services) -> None:
         services.adapters,
         lambda tokens: services.model.vocab.detokenize(tokens),
     )
-    app.state.monitor, app.state.hardware = Monitor(facts, name), HardwareMeter()
+    app.state.monitor, app.state.hardware = Monitor(source, name), HardwareMeter()
     if server.metrics:
         from corral.telemetry.prometheus import Metrics
 
-        app.state.metrics = Metrics(facts, name)
+        app.state.metrics = Metrics(source, name)
     if server.otlp_endpoint:
         from corral.telemetry.tracing import Tracer
 

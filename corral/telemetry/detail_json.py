@@ -9,7 +9,7 @@ from typing import Any
 from corral.telemetry.explain_cache import explain_cache, most_evaluated
 from corral.telemetry.explain_time import explain_time, slowest
 from corral.telemetry.history import Ended, EngineLife
-from corral.telemetry.live_json import Moments, milliseconds, render_cached
+from corral.telemetry.live_json import Timebase, milliseconds, render_cached
 from corral.telemetry.phases import Phase, request_phases, task_phases
 from corral.telemetry.reason import Reason
 from corral.telemetry.record import RequestRecord, TaskRecord
@@ -17,12 +17,12 @@ from corral.telemetry.record import RequestRecord, TaskRecord
 MAX_TASKS = 32  # shown
 
 
-def render_detail(ended: Ended, life: EngineLife, moments: Moments) -> dict[str, Any]:
+def render_detail(ended: Ended, life: EngineLife, timebase: Timebase) -> dict[str, Any]:
     record = ended.record
     shown = sorted(record.tasks, key=lambda task: task.ended_at, reverse=True)[:MAX_TASKS]
     return {
-        **moments.request(ended),
-        "started": moments.at(record.started_at),
+        **timebase.request(ended),
+        "started": timebase.at(record.started_at),
         "blocked_ms": milliseconds(record.blocked_s),
         "phases": _phases(request_phases(record)),
         "tasks": [_task(record, task) for task in record.tasks if task in shown],

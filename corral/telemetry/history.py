@@ -12,10 +12,10 @@ from time import perf_counter
 
 from corral.core.result import Admitted, Progress, TaskResult, Tokens
 from corral.link.lifecycle import EngineState
-from corral.telemetry.facts import ServerFacts, kv_use
 from corral.telemetry.quantiles import Latency, Quantiles
 from corral.telemetry.record import RequestRecord, TaskRecord
 from corral.telemetry.request_observer import Asked
+from corral.telemetry.sources import ServerSource, kv_use
 from corral.telemetry.timeline import Phase, SlotTimeline, Span, source_of
 
 SAMPLE_S = 0.5
@@ -98,9 +98,9 @@ class EngineLife:
 class History:
     """A `RecordObserver` and a `RequestObserver`; call `take_sample` every `SAMPLE_S`."""
 
-    def __init__(self, facts: ServerFacts) -> None:
+    def __init__(self, server: ServerSource) -> None:
         now = perf_counter()
-        self._facts = facts
+        self._server = server
         self.timeline = SlotTimeline()
         self.first, self.between = Latency(_N_SAMPLES, _N_RECENT), Latency(_N_SAMPLES, _N_RECENT)
         self.samples: collections.deque[Sample] = collections.deque(maxlen=_N_SAMPLES)
@@ -140,7 +140,7 @@ class History:
 
     def take_sample(self, now: float) -> list[Span]:
         """Add a sample; returns the spans that have changed since the last one."""
-        engine = self._facts.engine
+        engine = self._server.engine
         self.life.update(engine.state, engine.n_restarts, now)
         if engine.state in _LOST:
             self.timeline.lose_engine(now)
@@ -163,7 +163,7 @@ class History:
         span.n_done = result.timings.predicted_n
 
     def _sample(self, now: float) -> Sample:
-        telemetry = self._facts.telemetry
+        telemetry = self._server.telemetry
         counters, queue, slots = telemetry.counters, telemetry.queue, telemetry.slots
         sample = Sample(
             at=now,
@@ -174,7 +174,7 @@ class History:
             n_waiting=queue.n_waiting,
             n_running=queue.n_running,
             n_busy=slots.n_busy,
-            n_held=kv_use(self._facts)[0],
+            n_held=kv_use(self._server)[0],
             first=self.first.recent(*SHARES),
             between=self.between.recent(*SHARES),
         )

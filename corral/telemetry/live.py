@@ -14,22 +14,22 @@ from typing import Any
 from corral.core.client import Client
 from corral.core.errors import NotFound, Unavailable
 from corral.telemetry.detail_json import render_detail
-from corral.telemetry.facts import ServerFacts
 from corral.telemetry.history import SAMPLE_S, History
-from corral.telemetry.live_json import Moments, render_facts, render_prompts
+from corral.telemetry.live_json import Timebase, render_facts, render_prompts
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.request_observer import Asked
+from corral.telemetry.sources import ServerSource
 from corral.telemetry.timeline import Span
 
 MAX_WATCHERS = 32
 
 
 class Monitor:
-    def __init__(self, server: ServerFacts, model_name: str) -> None:
+    def __init__(self, server: ServerSource, model_name: str) -> None:
         self._server = server
         self._model_name = model_name
         self._history = History(server)
-        self._moments = Moments()
+        self._timebase = Timebase()
         self._timer: asyncio.TimerHandle | None = None
         self._n_watchers = 0
         self._n_samples = 0
@@ -61,7 +61,7 @@ class Monitor:
         ended = self._history.find(number)
         if ended is None or not (reader.is_admin or ended.record.client.id == reader.id):
             raise NotFound("there is no such request among the last ones")
-        return render_detail(ended, self._history.life, self._moments)
+        return render_detail(ended, self._history.life, self._timebase)
 
     def check_capacity(self) -> None:
         if self._is_closed:
@@ -115,21 +115,21 @@ class Monitor:
     def _whole(self) -> dict[str, Any]:
         """Return the whole state, with the facts that other watchers have, so that the next change fits
         all."""
-        moments, history = self._moments, self._history
-        now = moments.now()
+        timebase, history = self._timebase, self._history
+        now = timebase.now()
         self._facts = self._facts or self._render_facts()
         return {
             "type": "state",
             "now": now,
             **self._facts,
-            "samples": [moments.sample(sample) for sample in history.samples],
-            "segments": [moments.span(span) for span in history.timeline],
-            "requests": [moments.request(ended) for ended in history.requests],
+            "samples": [timebase.sample(sample) for sample in history.samples],
+            "segments": [timebase.span(span) for span in history.timeline],
+            "requests": [timebase.request(ended) for ended in history.requests],
         }
 
     def _changes(self, spans: Sequence[Span]) -> dict[str, Any]:
-        moments, history = self._moments, self._history
-        now = moments.now()
+        timebase, history = self._timebase, self._history
+        now = timebase.now()
         facts = self._render_facts()
         changed = {name: fact for name, fact in facts.items() if fact != self._facts.get(name)}
         self._facts = facts
@@ -137,10 +137,10 @@ class Monitor:
             "type": "change",
             "now": now,
             **changed,
-            "samples": [moments.sample(history.samples[-1])],
-            "segments": [moments.span(span) for span in spans],
-            "requests": [moments.request(each) for each in history.requests if each.number > self._n_sent],
+            "samples": [timebase.sample(history.samples[-1])],
+            "segments": [timebase.span(span) for span in spans],
+            "requests": [timebase.request(each) for each in history.requests if each.number > self._n_sent],
         }
 
     def _render_facts(self) -> dict[str, Any]:
-        return render_facts(self._server, self._model_name, self._history, self._moments)
+        return render_facts(self._server, self._model_name, self._history, self._timebase)

@@ -13,11 +13,11 @@ from corral.core.client import Client
 from corral.core.result import Admitted, CacheReport
 from corral.link.lifecycle import EngineState
 from corral.telemetry.dispatcher import Telemetry
-from corral.telemetry.facts import ServerFacts, kv_use
 from corral.telemetry.history import SHARES, Ended, History, Sample
 from corral.telemetry.quantiles import Latency, Quantiles
 from corral.telemetry.record import TaskRecord
 from corral.telemetry.slots import SlotView
+from corral.telemetry.sources import ServerSource, kv_use
 from corral.telemetry.timeline import NONE, SOURCES, Span, source_of
 
 _MAX_WAITING = 50  # tasks listed
@@ -25,7 +25,7 @@ _SET_S = 0.05
 _MAX_PROMPT = 200  # characters, and tokens detokenized for them
 
 
-class Moments:
+class Timebase:
     """Converts `time.perf_counter` to wall-clock time, which may be adjusted."""
 
     def __init__(self) -> None:
@@ -88,13 +88,15 @@ class Moments:
         }
 
 
-def render_facts(server: ServerFacts, model_name: str, history: History, moments: Moments) -> dict[str, Any]:
+def render_facts(
+    server: ServerSource, model_name: str, history: History, timebase: Timebase
+) -> dict[str, Any]:
     """Render the current state, and sums over the last minute."""
     n_held, capacity = kv_use(server)
     return {
-        "engine": _engine(server, model_name, history, moments),
+        "engine": _engine(server, model_name, history, timebase),
         "slots": [_slot(view, history) for view in server.telemetry.slots.views],
-        "queue": _queue(server.telemetry, moments),
+        "queue": _queue(server.telemetry, timebase),
         "kv": {"n_tokens": n_held, "n_room": capacity},
         "latency": {"ttft_ms": _minute(history.first), "itl_ms": _minute(history.between)},
         "cache": _cache(history),
@@ -106,7 +108,7 @@ def render_facts(server: ServerFacts, model_name: str, history: History, moments
     }
 
 
-def render_prompts(server: ServerFacts, reader: Client) -> list[dict[str, Any]]:
+def render_prompts(server: ServerSource, reader: Client) -> list[dict[str, Any]]:
     """Render the first words of this client's prompts that slots work on, or worked on last."""
     if server.engine.state is EngineState.LOADING:
         return []
@@ -118,18 +120,18 @@ def render_prompts(server: ServerFacts, reader: Client) -> list[dict[str, Any]]:
     ]
 
 
-def _first_words(server: ServerFacts, prompt: list[int], n_system: int) -> str:
+def _first_words(server: ServerSource, prompt: list[int], n_system: int) -> str:
     tokens = [token for token in prompt[n_system : n_system + _MAX_PROMPT] if token >= 0]
     return server.detokenize(tokens)[:_MAX_PROMPT]
 
 
-def _engine(server: ServerFacts, model_name: str, history: History, moments: Moments) -> dict[str, Any]:
+def _engine(server: ServerSource, model_name: str, history: History, timebase: Timebase) -> dict[str, Any]:
     info, life = server.engine.info, history.life
     return {
         "state": life.state.value,
-        "since": moments.at(life.since),
+        "since": timebase.at(life.since),
         "n_restarts": life.n_restarts,
-        "restarts": [moments.at(moment) for moment in life.restarts],
+        "restarts": [timebase.at(moment) for moment in life.restarts],
         "model": model_name,
         "n_slots": info.n_slots if info is not None else 0,
         "n_ctx": info.n_ctx if info is not None else 0,
@@ -148,12 +150,12 @@ def _slot(view: SlotView, history: History) -> dict[str, Any]:
     }
 
 
-def _queue(telemetry: Telemetry, moments: Moments) -> dict[str, Any]:
+def _queue(telemetry: Telemetry, timebase: Timebase) -> dict[str, Any]:
     first = [
         {
             "id": each.record.id,
             "key": each.record.client.name,
-            "since": moments.at(each.task.queued_at),
+            "since": timebase.at(each.task.queued_at),
             "n_prompt": each.task.n_prompt,
         }
         for each in itertools.islice(telemetry.waiting, _MAX_WAITING)

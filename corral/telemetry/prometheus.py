@@ -24,10 +24,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from corral import __version__
 from corral.core.libllama import BUILD_INFO
 from corral.link.lifecycle import EngineState
-from corral.telemetry.facts import FleetFacts, ServerFacts, kv_use
 from corral.telemetry.ledger import DAY_S
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.request_observer import Asked
+from corral.telemetry.sources import FleetSource, ServerSource, kv_use
 from corral.telemetry.task_metrics import TaskMetrics
 
 if TYPE_CHECKING:
@@ -43,16 +43,16 @@ _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class Metrics:
-    def __init__(self, facts: ServerFacts, model_name: str) -> None:
+    def __init__(self, server: ServerSource, model_name: str) -> None:
         # These would double the lines of every counter and histogram.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._tasks = TaskMetrics(self.registry, model_name)
-        server = facts.settings.server
-        if not (server.api_keys or server.api_key_file):
+        settings = server.settings.server
+        if not (settings.api_keys or settings.api_key_file):
             self._tasks.client("")
-        facts.telemetry.observers.append(self._tasks)
-        self._state = _StateCollector(facts, self._tasks, model_name)
+        server.telemetry.observers.append(self._tasks)
+        self._state = _StateCollector(server, self._tasks, model_name)
         self.registry.register(self._state)
         ProcessCollector(registry=self.registry)
         labels = ("route", "method", "status")
@@ -65,7 +65,7 @@ class Metrics:
             buckets=_PAUSE_S,
             registry=self.registry,
         )
-        facts.telemetry.loop.observe = lag.observe
+        server.telemetry.loop.observe = lag.observe
 
     async def render(self) -> bytes:
         self._state.read()
@@ -97,8 +97,8 @@ class Metrics:
 class _StateCollector:
     """Counters and gauges. `read` takes them on the event loop, `collect` returns them in any thread."""
 
-    def __init__(self, facts: ServerFacts, tasks: TaskMetrics, model_name: str) -> None:
-        self._facts = facts
+    def __init__(self, server: ServerSource, tasks: TaskMetrics, model_name: str) -> None:
+        self._server = server
         self._tasks = tasks
         self._model_name = model_name
         self._seen: list[Metric] = []
@@ -116,7 +116,7 @@ class _StateCollector:
 
     def _work(self) -> Iterator[Metric]:
         """Yield the metrics with llama-server's names."""
-        counters, queue = self._facts.telemetry.counters, self._facts.telemetry.queue
+        counters, queue = self._server.telemetry.counters, self._server.telemetry.queue
         prompt_s, predicted_s = counters.prompt_ms / 1e3, counters.predicted_ms / 1e3
         # compat: /metrics: rates since the last scrape; the first token of an answer took no step of its own.
         prompt_rate = self._prompt_window.rate(counters.n_prompt, prompt_s)
@@ -128,9 +128,9 @@ class _StateCollector:
         yield _counter("tokens_predicted_seconds", "Time spent generating, in seconds.", predicted_s)
         yield _gauge("prompt_tokens_seconds", "Prompt tokens per second.", prompt_rate)
         yield _gauge("predicted_tokens_seconds", "Generated tokens per second.", rate)
-        n_held, capacity = kv_use(self._facts)
-        if self._facts.engine.state is EngineState.SLEEPING:  # its idle cache must not look empty
-            n_held = min(self._facts.telemetry.slots.n_held_before, capacity)
+        n_held, capacity = kv_use(self._server)
+        if self._server.engine.state is EngineState.SLEEPING:  # its idle cache must not look empty
+            n_held = min(self._server.telemetry.slots.n_held_before, capacity)
         yield _gauge("kv_cache_usage_ratio", "KV cache usage; 1 means full.", _rate(n_held, capacity))
         yield _gauge("kv_cache_tokens", "Tokens in the KV cache.", n_held)
         yield _gauge("requests_processing", "Requests being processed.", queue.n_running)
@@ -154,7 +154,7 @@ class _StateCollector:
 
     def _state(self) -> Iterator[Metric]:
         """Yield the metrics with our own names."""
-        engine, sessions, telemetry = self._facts.engine, self._facts.sessions, self._facts.telemetry
+        engine, sessions, telemetry = self._server.engine, self._server.sessions, self._server.telemetry
         build = GaugeMetricFamily("corral_build_info", "Always 1.", labels=["version", "build", "model"])
         build.add_metric([__version__, BUILD_INFO, self._model_name], 1)
         yield build
@@ -165,7 +165,7 @@ class _StateCollector:
             "Engine processes lost and replaced.",
             engine.n_restarts,
         )
-        if isinstance(engine, FleetFacts):
+        if isinstance(engine, FleetSource):
             yield from engine_metrics(engine.engines)
         yield CounterMetricFamily(
             "corral_tokenizer_restarts",
@@ -187,7 +187,7 @@ class _StateCollector:
 
     def _usage(self) -> Iterator[Metric]:
         """Yield what keys have used today, as the ledger has it."""
-        today = self._facts.telemetry.ledger.entries(int(time.time()) // DAY_S).values()
+        today = self._server.telemetry.ledger.entries(int(time.time()) // DAY_S).values()
         used = GaugeMetricFamily(
             "corral_used_tokens_today", "Tokens of a key since midnight, UTC.", labels=["key", "kind"]
         )

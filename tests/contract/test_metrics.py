@@ -26,8 +26,8 @@ from corral.link.lifecycle import EngineState
 from corral.server.router.hub import NoEngine
 from corral.telemetry.counters import TokenCounters
 from corral.telemetry.dispatcher import TaskFollower, Telemetry
-from corral.telemetry.facts import FleetFacts
 from corral.telemetry.record import RequestRecord
+from corral.telemetry.sources import FleetSource
 from tests.contract.inline import Server
 
 DOCUMENTED = {
@@ -287,6 +287,6 @@ async def test_embedding_counts_its_tokens():
 
 def test_a_server_of_many_models_has_no_metrics_of_engines():
     engine = NoEngine()
-    assert not isinstance(engine, FleetFacts)
+    assert not isinstance(engine, FleetSource)
     with pytest.raises(Unavailable, match="names no model"):
         _ = engine.engines

@@ -33,8 +33,8 @@ from corral.core.media_item import MediaKind
 from corral.core.result import BatchExact
 from corral.grammar.keyword import render_support
 from corral.link.lifecycle import EngineState
-from corral.telemetry.facts import FleetFacts
 from corral.telemetry.slots import SlotView
+from corral.telemetry.sources import FleetSource
 
 _WATCHED = ModelUse(Role.ANY, NamedIn.QUERY_ONLY, Unloaded.REFUSE, wakes=False, progress=None)
 _DESCRIBED = replace(_WATCHED, unloaded=Unloaded.LOAD)
@@ -74,7 +74,7 @@ async def health(request: Request, services: Services) -> Response:
         "slots_idle": n_idle,
         "slots_processing": slots.n_busy,
     }
-    if isinstance(services.engine, FleetFacts):
+    if isinstance(services.engine, FleetSource):
         n_ready = sum(engine.is_serving for engine in services.engine.engines)
         status["engines"] = {"ready": n_ready, "total": len(services.engine.engines)}
     if "include_slots" in query and services.settings.server.slots and _may_read(caller_in(request.scope)):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from corral.link.member import Member
 
 
-class EngineFacts(Protocol):
+class EngineSource(Protocol):
     @property
     def state(self) -> EngineState: ...
 
@@ -28,14 +28,14 @@ class EngineFacts(Protocol):
 
 
 @runtime_checkable
-class FleetFacts(EngineFacts, Protocol):
+class FleetSource(EngineSource, Protocol):
     """Of a server with several engines."""
 
     @property
     def engines(self) -> Sequence[Member]: ...
 
 
-class SessionFacts(Protocol):
+class SessionSource(Protocol):
     @property
     def n_sessions(self) -> int: ...
 
@@ -43,7 +43,7 @@ class SessionFacts(Protocol):
     def resident_bytes(self) -> int: ...
 
 
-class AdapterFacts(Protocol):
+class AdapterSource(Protocol):
     @property
     def info(self) -> AdapterInfo: ...
 
@@ -55,20 +55,20 @@ class AdapterFacts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFacts:
+class ServerSource:
     settings: Settings
     telemetry: Telemetry
-    engine: EngineFacts
-    sessions: SessionFacts
-    adapters: Iterable[AdapterFacts]
+    engine: EngineSource
+    sessions: SessionSource
+    adapters: Iterable[AdapterSource]
     detokenize: Callable[[list[int]], str]
 
 
-def kv_use(facts: ServerFacts) -> tuple[int, int]:
+def kv_use(server: ServerSource) -> tuple[int, int]:
     """Return the tokens in the KV cache, and its capacity."""
-    info, settings = facts.engine.info, facts.settings
+    info, settings = server.engine.info, server.settings
     if info is None:
         return 0, 0
     n_caches = settings.server.n_engines if settings.engine.kv_unified else info.n_slots
     capacity = info.n_ctx * n_caches
-    return min(facts.telemetry.slots.n_held, capacity), capacity
+    return min(server.telemetry.slots.n_held, capacity), capacity
