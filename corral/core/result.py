@@ -135,7 +135,7 @@ class Loading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):
     detail: str = ""
 
 
-class Planned(msgspec.Struct, frozen=True, array_like=True, tag="planned"):
+class MemoryPlan(msgspec.Struct, frozen=True, array_like=True, tag="memory_plan"):
     """The memory that a gated engine needs, by device, and the free and total memory of its GPUs."""
 
     needs: dict[str, int]
@@ -189,14 +189,14 @@ class Decodes(msgspec.Struct, frozen=True, array_like=True, tag="decodes"):
     n_busy: int
 
 
-class Stashed(msgspec.Struct, frozen=True, array_like=True, tag="stashed"):
+class StateCached(msgspec.Struct, frozen=True, array_like=True, tag="state_cached"):
     """The tokens of a slot are in host memory too, as this state; reported if the settings ask for it."""
 
     id_slot: int
     state: int
 
 
-class Dropped(msgspec.Struct, frozen=True, array_like=True, tag="dropped"):
+class StateEvicted(msgspec.Struct, frozen=True, array_like=True, tag="state_evicted"):
     """These states are gone from host memory."""
 
     states: list[int]
@@ -363,6 +363,6 @@ EmbedResult = Begun | Vectors | Embedded
 LastResult = Done | Embedded
 TaskResult = Admitted | Progress | PromptProbs | Tokens | Done | Failed | EmbedResult
 Answer = SlotReport | HandedOver | AdapterLoaded | MediaLayout | Controlled
-LifeEvent = Placed | Loading | Planned | Opened | Ready | LoadFailed | Heartbeat  # about the engine itself
-CacheEvent = Stashed | Dropped
+LifeEvent = Placed | Loading | MemoryPlan | Opened | Ready | LoadFailed | Heartbeat  # about the engine itself
+CacheEvent = StateCached | StateEvicted
 Event = LifeEvent | Queue | Decodes | CacheEvent | Answer | TaskResult

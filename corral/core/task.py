@@ -161,8 +161,8 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Write the caches to disk and exit."""
 
 
-class Proceed(msgspec.Struct, frozen=True, tag="proceed"):
-    """The answer to `Planned`: load the model, there is memory for it."""
+class MemoryGranted(msgspec.Struct, frozen=True, tag="memory_granted"):
+    """The answer to `MemoryPlan`: load the model, there is memory for it."""
 
 
 Command = (

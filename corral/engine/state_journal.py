@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.core.result import CacheEvent, Dropped, Stashed
+from corral.core.result import CacheEvent, StateCached, StateEvicted
 
 
 class StateJournal:
@@ -11,17 +11,17 @@ class StateJournal:
     def __init__(self, is_read: bool) -> None:
         self._is_read = is_read
         self._events: list[CacheEvent] = []
-        self._dropped: list[int] = []
+        self._evicted: list[int] = []
 
     def stash(self, id_slot: int, state: int) -> None:
         """Note a state that was kept; one that had to leave at once was none."""
-        if self._is_read and state >= 0 and state not in self._dropped:
+        if self._is_read and state >= 0 and state not in self._evicted:
             self._flush()
-            self._events.append(Stashed(id_slot, state))
+            self._events.append(StateCached(id_slot, state))
 
     def drop(self, state: int) -> None:
         if self._is_read:
-            self._dropped.append(state)
+            self._evicted.append(state)
 
     def take(self) -> list[CacheEvent]:
         self._flush()
@@ -29,6 +29,6 @@ class StateJournal:
         return events
 
     def _flush(self) -> None:
-        if self._dropped:
-            self._events.append(Dropped(self._dropped))
-            self._dropped = []
+        if self._evicted:
+            self._events.append(StateEvicted(self._evicted))
+            self._evicted = []

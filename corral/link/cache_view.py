@@ -12,7 +12,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from corral.core.result import Admitted, Done, Dropped, Progress, SlotReport, Stashed, TaskResult, Tokens
+from corral.core.result import (
+    Admitted,
+    Done,
+    Progress,
+    SlotReport,
+    StateCached,
+    StateEvicted,
+    TaskResult,
+    Tokens,
+)
 from corral.core.task import SlotAction, Task, Verb
 from corral.link.prefix_index import BLOCK, HeldBlocks, PrefixIndex, hash_blocks
 
@@ -88,12 +97,12 @@ class CacheView:
         elif action.verb in _EMPTIED:
             self._drop(("slot", report.id_slot))
 
-    def on_stashed(self, event: Stashed) -> None:
+    def on_cached(self, event: StateCached) -> None:
         for shared in (False, True):
             run = self._index.run(_name(("slot", event.id_slot), shared))
             self._index.put(_name(("state", event.state), shared), run)
 
-    def on_dropped(self, event: Dropped) -> None:
+    def on_evicted(self, event: StateEvicted) -> None:
         for state in event.states:
             self._drop(("state", state))
 

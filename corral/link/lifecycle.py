@@ -25,14 +25,14 @@ from corral.core.result import (
     LifeEvent,
     LoadFailed,
     Loading,
+    MemoryPlan,
     ModelInfo,
     Opened,
     Placed,
-    Planned,
     Tokens,
 )
 from corral.core.settings import EngineSettings
-from corral.core.task import Proceed, Stop
+from corral.core.task import MemoryGranted, Stop
 from corral.core.transcoding import OFF
 from corral.link.heartbeat import LOOK_S, HeartbeatMonitor
 from corral.link.idle import Idle
@@ -370,7 +370,7 @@ class EngineLifecycle:
         process.send(Stop())
         self._listener.on_sleep()
 
-    async def _admit(self, planned: Planned, process: EngineEnd) -> None:
+    async def _admit(self, planned: MemoryPlan, process: EngineEnd) -> None:
         assert self._owner is not None
         try:
             await self._owner.admit(planned)
@@ -378,7 +378,7 @@ class EngineLifecycle:
             self._refusal = error
             self._lose(process, error.message)
         else:
-            process.send(Proceed())
+            process.send(MemoryGranted())
 
     def _on_events(self, process: EngineEnd, events: list[Event]) -> None:
         for event in events:
@@ -398,7 +398,7 @@ class EngineLifecycle:
                 self._on_loading(event)
         elif isinstance(event, Placed):
             self.place = event
-        elif isinstance(event, Planned):
+        elif isinstance(event, MemoryPlan):
             self._admitting = asyncio.create_task(self._admit(event, process))
         elif isinstance(event, LoadFailed):
             if not self._lost_because:  # the first reason is the cause of the others

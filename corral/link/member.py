@@ -28,7 +28,7 @@ from corral.core.result import (
     Progress,
     Queue,
     SlotReport,
-    Stashed,
+    StateCached,
     TaskResult,
     Tokens,
 )
@@ -308,10 +308,10 @@ class Member:
         return NumberedEnd(on_events, lambda: self.slots.start, open_end, f"corral.engine.{self.index}")
 
     def _note_states(self, event: CacheEvent) -> None:
-        if isinstance(event, Stashed):
-            self.view.on_stashed(event)
+        if isinstance(event, StateCached):
+            self.view.on_cached(event)
         else:
-            self.view.on_dropped(event)
+            self.view.on_evicted(event)
         self._fleet.on_change(self)
 
     def _note(self, result: TaskResult, pending: PendingTask) -> None:

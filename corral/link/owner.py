@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from corral.core.result import Planned
+from corral.core.result import MemoryPlan
 
 
 class EngineOwner(Protocol):
     """Decides about the memory of several engines."""
 
-    async def admit(self, planned: Planned) -> None:
+    async def admit(self, planned: MemoryPlan) -> None:
         """Return when there is memory for a new engine. Raises CorralError if there never will be."""
         ...
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from corral.core.result import Event
 from corral.core.settings import EngineSettings
-from corral.core.task import Command, Proceed, Stop
+from corral.core.task import Command, MemoryGranted, Stop
 from corral.link.frame import FrameAssembler, decode_events, encode_frame
 from corral.link.log import relay_log
 
@@ -62,7 +62,7 @@ class EngineEnd(Protocol):
         """Start it; raises OSError if that fails."""
         ...
 
-    def send(self, command: Command | Proceed, fd: int = -1) -> None: ...
+    def send(self, command: Command | MemoryGranted, fd: int = -1) -> None: ...
 
     def kill(self) -> None: ...
 
@@ -106,7 +106,7 @@ class EngineProcess(asyncio.Protocol):
         self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
         self._transport.write(encode_frame(settings))
 
-    def send(self, command: Command | Proceed, fd: int = -1) -> None:
+    def send(self, command: Command | MemoryGranted, fd: int = -1) -> None:
         """Send a command, and the descriptor that belongs to it."""
         if self._transport is not None and not self._gone.is_set():
             if fd >= 0 and self._parcels is not None:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from corral.core.result import Admitted, Event, SlotReport, Stashed
+from corral.core.result import Admitted, Event, SlotReport, StateCached
 from corral.core.settings import EngineSettings
-from corral.core.task import Command, Proceed, SlotAction, Task
+from corral.core.task import Command, MemoryGranted, SlotAction, Task
 from corral.link.process import EngineEnd, OnEvents, OpenEnd
 
 replace = msgspec.structs.replace
@@ -39,7 +39,7 @@ class NumberedEnd:
     async def spawn(self, settings: EngineSettings) -> None:
         await self._end.spawn(settings)
 
-    def send(self, command: Command | Proceed, fd: int = -1) -> None:
+    def send(self, command: Command | MemoryGranted, fd: int = -1) -> None:
         self._end.send(to_engine(command, self._first()), fd)
 
     def kill(self) -> None:
@@ -59,7 +59,7 @@ class NumberedEnd:
         self._on_events(self, [from_engine(event, first) for event in events])
 
 
-def to_engine(command: Command | Proceed, first: int) -> Command | Proceed:
+def to_engine(command: Command | MemoryGranted, first: int) -> Command | MemoryGranted:
     if isinstance(command, Task):
         id_slot = command.params.id_slot
         if id_slot >= 0:
@@ -81,7 +81,7 @@ def from_engine(event: Event, first: int) -> Event:
             id_source=_add(event.id_source, first),
             report=report,
         )
-    if isinstance(event, (SlotReport, Stashed)):
+    if isinstance(event, (SlotReport, StateCached)):
         return replace(event, id_slot=event.id_slot + first)
     return event
 

@@ -21,7 +21,7 @@ from corral.gguf.model_file import read_model
 from corral.gguf.preflight import TensorInfo
 from corral.llama.hardware import thread_counts, uses_flash_attn, uses_gpu
 from corral.llama.library import ggml, lib
-from corral.llama.product_probe import Sample, probe_product
+from corral.llama.product_probe import WeightSample, probe_product
 from corral.llama.repack import repacked_buffer
 from corral.llama.row_limit import ANY, TILED, Cpu, Layout, Product, RowLimit, row_limit
 
@@ -64,7 +64,7 @@ def find_exactness(settings: EngineSettings) -> BatchExact:
     return _sum_up(settings, limits, cpu)
 
 
-def samples_of(settings: EngineSettings) -> Iterator[tuple[RowLimit, Sample]]:
+def samples_of(settings: EngineSettings) -> Iterator[tuple[RowLimit, WeightSample]]:
     """Yield a sample of each kind of weights, and what the table says of it."""
     cpu = _this_cpu()
     for product, weight in {each.product: each for each in _weights(settings)}.items():
@@ -135,7 +135,7 @@ def _tried(weight: Weight, limit: RowLimit, settings: EngineSettings) -> RowLimi
     return probe_product(_sample(weight), limit, max(settings.n_parallel, 2), n_threads)
 
 
-def _sample(weight: Weight) -> Sample:
+def _sample(weight: Weight) -> WeightSample:
     """Read the first rows of a weight, of a few experts if it has any."""
     n_columns, n_all, n_matrices, _ = weight.tensor.ne
     n_rows = min(n_all, _N_ROWS + n_all % _N_TILE)
@@ -148,7 +148,7 @@ def _sample(weight: Weight) -> Sample:
         for i in numbers
     ]
     shape = (n_columns, n_rows, len(pieces)) if weight.product.has_experts else (n_columns, n_rows)
-    return Sample(weight.tensor.type, shape, np.concatenate(pieces), weight.buffer)
+    return WeightSample(weight.tensor.type, shape, np.concatenate(pieces), weight.buffer)
 
 
 def _sum_up(settings: EngineSettings, limits: dict[Product, RowLimit], cpu: Cpu) -> BatchExact:

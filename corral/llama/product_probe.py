@@ -32,7 +32,7 @@ _N_ROUNDS = 3  # with other numbers each: rounding depends on them
 _STEP = 256  # between loud columns
 
 
-class Sample(NamedTuple):
+class WeightSample(NamedTuple):
     """Some rows of a weight. `shape`: row length, rows, and experts if it has any; `buffer`: the type of
     buffer that it is repacked into, or 0."""
 
@@ -42,7 +42,7 @@ class Sample(NamedTuple):
     buffer: int
 
 
-def probe_product(sample: Sample, limit: RowLimit, n_most: int, n_threads: int) -> RowLimit:
+def probe_product(sample: WeightSample, limit: RowLimit, n_most: int, n_threads: int) -> RowLimit:
     """Return what holds of this limit; more than `n_most` rows are never tried."""
     n_tried = n_rows = min(limit.n_rows, n_most)
     splits = limit.splits
@@ -95,13 +95,13 @@ def _cut(n: int, n_piece: int) -> Iterator[tuple[int, int]]:
 class _Multiplier:
     """Owns a backend of libllama and a weight in it."""
 
-    def __init__(self, sample: Sample, backend: int, weight: int) -> None:
+    def __init__(self, sample: WeightSample, backend: int, weight: int) -> None:
         self._sample, self._backend, self._weight = sample, backend, weight
         self._n_experts = sample.shape[2] if len(sample.shape) == 3 else 0
 
     @classmethod
     @contextmanager
-    def open(cls, sample: Sample, n_threads: int) -> Iterator[_Multiplier]:
+    def open(cls, sample: WeightSample, n_threads: int) -> Iterator[_Multiplier]:
         cpu = cpu_device()
         backend = ggml("ggml_backend_dev_init", _POINTER, cpu, None)
         registry = ggml("ggml_backend_dev_backend_reg", _POINTER, cpu)

@@ -13,7 +13,7 @@ import soundfile
 import soxr
 
 from corral.core.media_item import MediaKind
-from corral.media.sample import BadMedia, Sample, reading
+from corral.media.decoded import BadMedia, DecodedMedia, reading
 
 MAX_SECONDS = 1800
 MAX_CHANNELS = 8
@@ -30,7 +30,7 @@ _SUBTYPES = {
 _Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
-def decode_audio(data: bytes, rate: int) -> Sample:
+def decode_audio(data: bytes, rate: int) -> DecodedMedia:
     """Decode to mono with `rate` samples per second."""
     data = _skip_tags(data)
     if not data:
@@ -42,7 +42,7 @@ def decode_audio(data: bytes, rate: int) -> Sample:
         samples = b"".join(_resample(_read_mono(file), file.samplerate, rate))
     if not samples:
         raise BadMedia("is empty")
-    return Sample(MediaKind.AUDIO, len(samples) // 4, 1, samples)
+    return DecodedMedia(MediaKind.AUDIO, len(samples) // 4, 1, samples)
 
 
 class _File(soundfile.SoundFile):  # type: ignore[misc]

@@ -8,7 +8,7 @@ import re
 from urllib.parse import unquote_to_bytes
 
 from corral.core.media_item import MediaKind
-from corral.media.sample import BadMedia
+from corral.media.decoded import BadMedia
 
 _SCHEME = "data:"
 _MAX_HEADER = 4096

@@ -22,7 +22,7 @@ from PIL import (
 )
 
 from corral.core.media_item import MediaKind
-from corral.media.sample import BadMedia, Sample, reading
+from corral.media.decoded import BadMedia, DecodedMedia, reading
 
 MAX_PIXELS = 33_177_600  # 8K
 MAX_SIDE = 32_768
@@ -49,7 +49,7 @@ _TURNS = {
 }
 
 
-def decode_image(data: bytes) -> Sample:
+def decode_image(data: bytes) -> DecodedMedia:
     """Decode the first frame, rotated as its Exif data says, without alpha."""
     if not data:
         raise BadMedia("is empty")
@@ -59,7 +59,7 @@ def decode_image(data: bytes) -> Sample:
         _check_scans(data, image.width * image.height)
         image.load()
         picture = _turn(_to_rgb(image), _read_orientation(image))
-        return Sample(MediaKind.IMAGE, picture.width, picture.height, picture.tobytes())
+        return DecodedMedia(MediaKind.IMAGE, picture.width, picture.height, picture.tobytes())
 
 
 def _open(data: bytes) -> Image.Image:

@@ -20,7 +20,7 @@ from corral.core.result import ModelInfo
 from corral.media.budget import MediaBudget
 from corral.media.collect import MediaRef, require_kind
 from corral.media.data_uri import decode_base64
-from corral.media.sample import MAX_BYTES, BadMedia, Sample, too_large
+from corral.media.decoded import MAX_BYTES, BadMedia, DecodedMedia, too_large
 from corral.media.source import MediaSource
 from corral.storage.blob import Blob
 from corral.text.vocab import Segment
@@ -195,7 +195,7 @@ class Intake:
         return items
 
 
-def _decode(kind: MediaKind, data: bytes, rate: int, tenant: bytes) -> tuple[Sample, bytes]:
+def _decode(kind: MediaKind, data: bytes, rate: int, tenant: bytes) -> tuple[DecodedMedia, bytes]:
     """Decode an item, and return it with its digest. The decoders are imported by the first one."""
     if kind is MediaKind.AUDIO:
         from corral.media.audio import decode_audio

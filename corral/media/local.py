@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 from corral.core.errors import CorralError
 from corral.core.file import file_error
-from corral.media.sample import MAX_BYTES, BadMedia, too_large
+from corral.media.decoded import MAX_BYTES, BadMedia, too_large
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY

@@ -10,7 +10,7 @@ import html
 import re
 from dataclasses import dataclass, field
 
-from corral.media.sample import BadMedia
+from corral.media.decoded import BadMedia
 
 _TEXT_TYPES = re.compile(r"text/|application/(?:[\w.+-]*\+)?(?:json|xml|yaml|javascript)\b")
 _HTML_TYPES = ("text/html", "application/xhtml+xml")

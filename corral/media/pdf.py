@@ -12,7 +12,7 @@ import io
 import sys
 
 from corral.core.errors import NotSupported
-from corral.media.sample import BadMedia
+from corral.media.decoded import BadMedia
 
 MAX_PAGES = 1000
 _LIMIT_S = 60

@@ -20,7 +20,7 @@ import anyio
 import httpx
 
 from corral import __version__
-from corral.media.sample import MAX_BYTES, BadMedia, too_large
+from corral.media.decoded import MAX_BYTES, BadMedia, too_large
 
 IPAddress = IPv4Address | IPv6Address
 

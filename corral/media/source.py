@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from corral.core.media_item import MediaKind
 from corral.media.data_uri import parse_data_uri
+from corral.media.decoded import BadMedia
 from corral.media.local import LocalMedia
-from corral.media.sample import BadMedia
 
 if TYPE_CHECKING:
     from corral.media.remote import RemoteMedia

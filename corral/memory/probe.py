@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from corral.core.errors import CorralError, InvalidRequest
-from corral.core.result import Planned
+from corral.core.result import MemoryPlan
 from corral.core.settings import EngineSettings
 from corral.gguf.model_file import read_model
 from corral.gguf.preflight import TensorInfo, read_header
@@ -77,7 +77,7 @@ def fit_limit(settings: EngineSettings) -> EngineSettings:
     return settings if plan is None else plan.settings
 
 
-def measure_need(settings: EngineSettings) -> Planned:
+def measure_need(settings: EngineSettings) -> MemoryPlan:
     """Return what the engine needs on each device, and what its GPUs have."""
     start(settings)
     gpus = {device.name: device.memory() for device in used_devices(settings)}
@@ -85,8 +85,8 @@ def measure_need(settings: EngineSettings) -> Planned:
         try:
             need = probe.measure(settings)
         except LlamaError:
-            return Planned({})  # loading will fail in the same way, with the reason
-    return Planned({device: need.at(device) for device in need.devices}, gpus)
+            return MemoryPlan({})  # loading will fail in the same way, with the reason
+    return MemoryPlan({device: need.at(device) for device in need.devices}, gpus)
 
 
 def read_machine(settings: EngineSettings) -> Machine:

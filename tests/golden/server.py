@@ -27,7 +27,7 @@ from corral.core.errors import CorralError, Unavailable
 from corral.core.fim import FimTokens
 from corral.core.params import SamplingParams
 from corral.core.pooling import Pooling
-from corral.core.result import Loading, ModelInfo, Planned, TokenProb, TokenProbs
+from corral.core.result import Loading, MemoryPlan, ModelInfo, TokenProb, TokenProbs
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.core.top_probs import TopProbs
 from corral.link.client import TaskT
@@ -123,7 +123,7 @@ class FakeLifecycle:
             await self._closed.wait()
             raise _stopping()
         if self._owner is not None:
-            await self._owner.admit(Planned({HOST: 1 << 20}))
+            await self._owner.admit(MemoryPlan({HOST: 1 << 20}))
         self._engine.state = EngineState.READY
         assert self._engine.info is not None
         return self._engine.info

@@ -167,7 +167,7 @@ import os, sys
 from corral.core.settings import EngineSettings
 from corral.llama import library
 from corral.llama.exactness import samples_of
-from corral.llama.product_probe import Sample, probe_product
+from corral.llama.product_probe import WeightSample, probe_product
 from corral.llama.row_limit import ANY, RowLimit
 
 library.start(False)
@@ -175,7 +175,7 @@ settings = EngineSettings(model=sys.argv[1], n_threads=1, n_parallel=20)
 for limit, sample in samples_of(settings):
     if sample.type == 14:  # Q6_K
         rows = sample.shape[1] // 4
-        experts = Sample(14, (sample.shape[0], rows, 4), sample.data[: sample.data.nbytes // 4 * 4], 0)
+        experts = WeightSample(14, (sample.shape[0], rows, 4), sample.data[: sample.data.nbytes // 4 * 4], 0)
         print(probe_product(experts, RowLimit(ANY), 20, 1).splits)
 """
 

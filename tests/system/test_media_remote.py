@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from corral.media.decoded import MAX_BYTES, BadMedia
 from corral.media.remote import MAX_PIECES, RemoteMedia, is_public
-from corral.media.sample import MAX_BYTES, BadMedia
 from tests.tools.site import HERE, LATE_S, Site, answer, is_here, redirect
 
 NEAR = ip_address("127.0.0.2")  # an address of this machine that is not allowed

@@ -36,7 +36,7 @@ from corral.link.frame import (
     decode_settings,
     encode_frame,
 )
-from corral.media.sample import BadMedia
+from corral.media.decoded import BadMedia
 
 TIMINGS = Timings(cache_n=1, prompt_n=2, prompt_ms=3.5, predicted_n=4, predicted_ms=5.5)
 SAMPLING = SamplingParams(seed=2**63, logit_bias=((3, float("-inf")),), penalty_prompt=(1, 2))

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from corral.core.errors import InsufficientStorage
-from corral.core.result import Planned
+from corral.core.result import MemoryPlan
 from corral.core.settings import EngineSettings
-from corral.core.task import Proceed, Stop
+from corral.core.task import MemoryGranted, Stop
 from corral.link import lifecycle
 from corral.link.client import EngineClient
 from corral.link.lifecycle import EngineState
@@ -29,12 +29,12 @@ class Owner:
     def __init__(self, refusal: InsufficientStorage | None = None) -> None:
         self.refusal = refusal
         self.may_load = asyncio.Event()
-        self.planned: list[Planned] = []
+        self.planned: list[MemoryPlan] = []
         self.n_wakes = 0
         self.n_idle = 0
         self.n_changes = 0
 
-    async def admit(self, planned: Planned) -> None:
+    async def admit(self, planned: MemoryPlan) -> None:
         self.planned.append(planned)
         if self.refusal is not None:
             raise self.refusal
@@ -63,16 +63,16 @@ async def test_it_loads_with_permission_and_again_with_permission():
     starting = asyncio.create_task(one.lifecycle.start())
     await wait_until_async(lambda: Process.all)
     first = Process.all[0]
-    first.say(Planned({"CPU": 5}))
-    await wait_until_async(lambda: owner.planned == [Planned({"CPU": 5})])
+    first.say(MemoryPlan({"CPU": 5}))
+    await wait_until_async(lambda: owner.planned == [MemoryPlan({"CPU": 5})])
     assert first.commands == []
     owner.may_load.set()
-    await wait_until_async(lambda: first.commands == [Proceed()])
+    await wait_until_async(lambda: first.commands == [MemoryGranted()])
     first.be_ready()
     await starting
     assert not one.lifecycle.settings.is_gated, "what it needs is known from now on"
     unloading = asyncio.create_task(one.lifecycle.unload())
-    await wait_until_async(lambda: first.commands == [Proceed(), Stop()])
+    await wait_until_async(lambda: first.commands == [MemoryGranted(), Stop()])
     assert not one.lifecycle.is_unloaded
     first.die()
     await unloading
@@ -93,7 +93,7 @@ async def test_a_refusal_ends_the_start_with_its_reason():
     one = make(Owner(InsufficientStorage("too large", n_needed=3)))
     starting = asyncio.create_task(one.lifecycle.start())
     await wait_until_async(lambda: Process.all)
-    Process.all[0].say(Planned({"CPU": 5}))
+    Process.all[0].say(MemoryPlan({"CPU": 5}))
     with pytest.raises(InsufficientStorage, match="too large"):
         await starting
     await one.lifecycle.close()
@@ -106,7 +106,7 @@ async def test_an_idle_engine_ends_only_if_its_owner_says_so():
     starting = asyncio.create_task(one.lifecycle.start())
     await wait_until_async(lambda: Process.all)
     process = Process.all[0]
-    process.say(Planned({"CPU": 5}))
+    process.say(MemoryPlan({"CPU": 5}))
     process.be_ready()
     await starting
     await wait_until_async(lambda: owner.n_idle > 1)

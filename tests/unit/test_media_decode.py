@@ -24,8 +24,8 @@ from corral.core.media_item import MediaKind
 from corral.media import audio, image
 from corral.media.audio import decode_audio
 from corral.media.data_uri import decode_base64, parse_data_uri
+from corral.media.decoded import BadMedia
 from corral.media.image import decode_image
-from corral.media.sample import BadMedia
 from tests.tools.examples import examples
 
 IMAGE, AUDIO = MediaKind.IMAGE, MediaKind.AUDIO

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from corral.core.media_item import MediaKind
 from corral.media.data_uri import parse_data_uri
+from corral.media.decoded import BadMedia
 from corral.media.inline import InlineImage, split_inline
-from corral.media.sample import BadMedia
 from tests.tools.examples import is_quick
 from tests.tools.growth import FACTOR, is_linear
 

@@ -17,9 +17,9 @@ from corral.core.errors import CorralError
 from corral.core.media_item import MediaKind
 from corral.media import source as source_module
 from corral.media.data_uri import parse_data_uri
+from corral.media.decoded import MAX_BYTES, BadMedia
 from corral.media.local import LocalMedia
 from corral.media.remote import RemoteMedia, is_public
-from corral.media.sample import MAX_BYTES, BadMedia
 from corral.media.source import MAX_URL_CHARS, MediaSource
 
 PUBLIC = [

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.media.decoded import BadMedia
 from corral.media.page import page_text
-from corral.media.sample import BadMedia
 
 HTML = "text/html; charset=utf-8"
 

@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.params import GenerationParams
-from corral.core.result import Admitted, Done, Dropped, Progress, SlotReport, Stashed, StopType, Timings
+from corral.core.result import (
+    Admitted,
+    Done,
+    Progress,
+    SlotReport,
+    StateCached,
+    StateEvicted,
+    StopType,
+    Timings,
+)
 from corral.core.task import SlotAction, Task, Verb
 from corral.link.cache_view import CacheView, prompt_blocks
 from corral.link.prefix_index import BLOCK, PrefixIndex, hash_blocks
@@ -97,10 +106,10 @@ def test_a_prompt_counts_from_its_submission_and_its_answer_from_its_end():
 def test_a_slot_has_what_it_served_last_and_host_memory_what_was_stashed():
     view = CacheView()
     served(view, task(1, A), 0, [])
-    view.on_stashed(Stashed(0, 5))
+    view.on_cached(StateCached(0, 5))
     served(view, task(2, B), 0, [])
     assert n_cached(view, task(3, A)) == n_cached(view, task(3, B)) == len(A)
-    view.on_dropped(Dropped([5]))
+    view.on_evicted(StateEvicted([5]))
     assert n_cached(view, task(3, A)) == 0
     assert n_cached(view, task(3, B)) == len(B)
     view.clear()

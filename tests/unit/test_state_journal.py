@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.core.result import Dropped, Stashed
+from corral.core.result import StateCached, StateEvicted
 from corral.engine.ram_cache import RamCache
 from corral.engine.saved import Saved
 from corral.engine.state_journal import StateJournal
@@ -26,10 +26,10 @@ def test_the_reported_states_are_those_that_are_kept(states):
         if slot % 2:
             cache.forget(np.array(tokens[:2], np.int32))
         for event in journal.take():
-            if isinstance(event, Stashed):
+            if isinstance(event, StateCached):
                 held.add(event.state)
             else:
-                assert isinstance(event, Dropped)
+                assert isinstance(event, StateEvicted)
                 held.difference_update(event.states)
         assert len(held) == len(list(cache))
 

@@ -27,7 +27,7 @@ from corral.api.background import cancel
 from corral.api.services import Services
 from corral.core.catalog import CatalogModel
 from corral.core.errors import CorralError, EngineDied, InsufficientStorage
-from corral.core.result import Loading, ModelInfo, Planned, Stage
+from corral.core.result import Loading, MemoryPlan, ModelInfo, Stage
 from corral.core.settings import EngineSettings, Settings
 from corral.link.client import EngineClient
 from corral.link.lifecycle import EngineState
@@ -60,7 +60,7 @@ class Owner(Protocol):
 
     def host_limit(self, model: ServedModel) -> int: ...
 
-    def note_gpus(self, model: ServedModel, planned: Planned) -> None: ...
+    def note_gpus(self, model: ServedModel, planned: MemoryPlan) -> None: ...
 
     def on_wake(self, model: ServedModel) -> None: ...
 
@@ -326,7 +326,7 @@ class ServedModel:
             await front.close()
         self._engine, self.front, self._is_open, self._early = None, None, False, None
 
-    async def admit(self, planned: Planned) -> None:
+    async def admit(self, planned: MemoryPlan) -> None:
         self._registry.note_gpus(self, planned)
         await self._wait_for_memory(full_needs(planned.needs, self.entry.settings))
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from corral.core.catalog import CatalogModel
 from corral.core.client import Client
 from corral.core.errors import CorralError, InvalidRequest, UnknownModel
-from corral.core.result import Planned
+from corral.core.result import MemoryPlan
 from corral.core.settings import ServerSettings
 from corral.memory.host import available_bytes
 from corral.memory.plan import HOST
@@ -160,7 +160,7 @@ class Registry:
         held = sum(each.needs.get(HOST, 0) for each in pinned)
         return max(1, self._host_bytes - held) if self._host_bytes is not None else 0
 
-    def note_gpus(self, model: ServedModel, planned: Planned) -> None:
+    def note_gpus(self, model: ServedModel, planned: MemoryPlan) -> None:
         """Find what GPUs have for models: what is free, and what others hold. One that is loading would count
         twice."""
         others = list(self._residency.others(model.stay))

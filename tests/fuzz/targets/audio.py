@@ -8,7 +8,7 @@ import numpy as np
 import soundfile
 
 from corral.media.audio import decode_audio
-from corral.media.sample import BadMedia
+from corral.media.decoded import BadMedia
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Limit, Target
 

@@ -6,8 +6,8 @@ import contextlib
 
 from corral.core.media_item import MediaKind
 from corral.media.data_uri import decode_base64, parse_data_uri
+from corral.media.decoded import BadMedia
 from corral.media.inline import InlineImage, split_inline
-from corral.media.sample import BadMedia
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Target
 

@@ -8,8 +8,8 @@ import zlib
 
 from PIL import Image
 
+from corral.media.decoded import BadMedia
 from corral.media.image import decode_image
-from corral.media.sample import BadMedia
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Limit, Target
 

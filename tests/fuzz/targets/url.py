@@ -6,9 +6,9 @@ import contextlib
 import tempfile
 from pathlib import Path
 
+from corral.media.decoded import BadMedia
 from corral.media.local import LocalMedia
 from corral.media.remote import _parse as parse_url
-from corral.media.sample import BadMedia
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Target
 

@@ -9,8 +9,8 @@ from typing import Any
 from corral.api.dialects.messages.block import Block, pdf_source
 from corral.core.errors import InvalidRequest
 from corral.media.data_uri import decode_base64
+from corral.media.decoded import BadMedia
 from corral.media.pdf import read_pdf
-from corral.media.sample import BadMedia
 from corral.media.source import MediaSource
 
 MAX_PDFS = 16

@@ -10,8 +10,8 @@ from corral.api.dialects.content import Fields
 from corral.api.dialects.responses.part import refuse_file_id
 from corral.core.errors import InvalidRequest
 from corral.media.data_uri import decode_base64, is_data_uri
+from corral.media.decoded import BadMedia
 from corral.media.pdf import read_pdf
-from corral.media.sample import BadMedia
 from corral.media.source import MediaSource
 
 MAX_FILES = 16

@@ -13,7 +13,7 @@ MAX_BYTES = 32 << 20  # of one encoded item
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class DecodedMedia:
     """Rows of RGB bytes, or 32-bit little-endian floats of one channel (`height` is 1)."""
 
     kind: MediaKind
