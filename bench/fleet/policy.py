@@ -13,7 +13,7 @@ import xxhash
 from bench.fleet.engine import SimulatedEngine
 from bench.fleet.workload import Turn
 from corral.link.load_table import LoadTable
-from corral.link.placement import Demand
+from corral.link.placement import TaskDemand
 from corral.link.prefix_index import BLOCK, PrefixIndex
 
 
@@ -36,7 +36,7 @@ class CachedPrefix:
             self._table.put(engine.number, engine.load)
             engine.is_changed = False
         self._table.set_costs(lambda _: engines[0].cost)
-        demand = Demand(turn.n_prompt, engines[0].held.n_cached(turn.blocks))
+        demand = TaskDemand(turn.n_prompt, engines[0].held.n_cached(turn.blocks))
         chosen, _ = self._table.place(demand, self._all)
         self.placing_s += time.perf_counter() - began
         return chosen

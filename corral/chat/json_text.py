@@ -24,7 +24,7 @@ _STRING_PART = re.compile(
 _STRING_UNSURE = re.compile(rf"\\(?:u{_HEX}{{0,3}})?|{_HIGH}(?:\\(?:u(?:[dD](?:[c-fC-F]{_HEX}?)?)?)?)?")
 
 
-class JsonScanner:
+class JsonEndFinder:
     """Finds the end of one JSON value. It looks only at brackets and strings; a parser validates the complete
     value. `quotes`: the characters that delimit strings."""
 
@@ -82,7 +82,7 @@ class JsonScanner:
 
 def read_value(reader: Reader, emit: Emit, quotes: str = '"') -> ReaderSteps[bool]:
     """Emit one JSON value as it arrives. Returns whether it is complete."""
-    scanner = JsonScanner(quotes)
+    scanner = JsonEndFinder(quotes)
     while True:
         n = scanner.feed((yield from reader.some()))
         emit(reader.take(n))

@@ -23,7 +23,7 @@ ALIGNMENT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class MediaRows:
     """The embedding rows of a run, one for each of its tokens.
 
     `places`: the position of each row in four dimensions, if the run begins at 0; `is_placed`: which of
@@ -39,11 +39,11 @@ class Encoded:
     def n_bytes(self) -> int:
         return self.rows.nbytes
 
-    def cut(self, start: int, end: int) -> Encoded:
+    def cut(self, start: int, end: int) -> MediaRows:
         if self.places is None or self.is_placed is None:
-            return Encoded(self.rows[start:end], is_causal=self.is_causal)
+            return MediaRows(self.rows[start:end], is_causal=self.is_causal)
         places, is_placed = self.places[:, start:end], self.is_placed[:, start:end]
-        return Encoded(self.rows[start:end], places, is_placed, self.is_causal)
+        return MediaRows(self.rows[start:end], places, is_placed, self.is_causal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Chunk:
     pos: int
     tokens: TokenArray
     logits: int
-    encoded: Encoded | None = None
+    encoded: MediaRows | None = None
 
 
 class DecodeStatus(enum.Enum):

@@ -9,7 +9,7 @@ from corral.core.key_role import KeyRole, Permission, roles_with
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ClientLimits:
     """What a client may use; 0: any number."""
 
     tokens_per_minute: int = 0
@@ -20,7 +20,7 @@ class Limits:
         return bool(self.tokens_per_minute or self.tokens_per_day or self.concurrent)
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = ClientLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Client:
     weight: float = 1.0
     tenant: bytes = b""
     is_batch: bool = False
-    limits: Limits = NO_LIMITS
+    limits: ClientLimits = NO_LIMITS
     role: KeyRole = KeyRole.USER
 
     @property

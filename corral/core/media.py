@@ -30,7 +30,7 @@ _FLAT = 1 << 29
 _MORE = 1 << 28
 
 
-class Run(NamedTuple):
+class MediaRun(NamedTuple):
     """The tokens of a media item, or of a part of it, and how many positions they take."""
 
     start: int
@@ -40,7 +40,7 @@ class Run(NamedTuple):
     is_more: bool
 
 
-class Span(NamedTuple):
+class MediaSpan(NamedTuple):
     """All runs of one media item, and the text between them."""
 
     start: int
@@ -69,7 +69,7 @@ def has_media(tokens: TokenArray) -> bool:
     return bool(len(tokens)) and int(tokens.min()) < 0
 
 
-def runs_in(tokens: TokenArray) -> list[Run]:
+def runs_in(tokens: TokenArray) -> list[MediaRun]:
     """Return the runs among tokens, in order."""
     if not has_media(tokens):
         return []
@@ -81,10 +81,10 @@ def runs_in(tokens: TokenArray) -> list[Run]:
     return [_read_run(words, int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
 
 
-def _read_run(words: np.ndarray[tuple[int], np.dtype[np.int64]], start: int, end: int) -> Run:
+def _read_run(words: np.ndarray[tuple[int], np.dtype[np.int64]], start: int, end: int) -> MediaRun:
     is_flat = bool(words[start] & _FLAT)
     n_pos = int(words[start + 1]) if is_flat and end - start > 1 else end - start
-    return Run(start, end, n_pos, is_flat, bool(words[start] & _MORE))
+    return MediaRun(start, end, n_pos, is_flat, bool(words[start] & _MORE))
 
 
 def is_valid_layout(tokens: TokenArray) -> bool:
@@ -109,17 +109,17 @@ def cell_positions(tokens: TokenArray) -> TokenArray:
     return positions
 
 
-def spans_in(tokens: TokenArray) -> list[Span]:
+def spans_in(tokens: TokenArray) -> list[MediaSpan]:
     """Return the spans of media items among tokens, in order."""
-    spans: list[Span] = []
+    spans: list[MediaSpan] = []
     for run in runs_in(tokens):
         if run.is_more and spans:
-            spans[-1] = Span(spans[-1].start, run.end)
+            spans[-1] = MediaSpan(spans[-1].start, run.end)
         else:
-            spans.append(Span(run.start, run.end))
+            spans.append(MediaSpan(run.start, run.end))
     return spans
 
 
-def span_around(tokens: TokenArray, n: int) -> Span | None:
+def span_around(tokens: TokenArray, n: int) -> MediaSpan | None:
     """Return the span that a cut after `n` tokens would split."""
     return next((span for span in spans_in(tokens) if span.start < n < span.end), None)

@@ -31,7 +31,7 @@ from corral.core.result import SlotReport
 from corral.core.task import Busy, Command, SlotAction, Verb
 from corral.engine.coroutine import Coroutine, Coroutines, WaitForSlots
 from corral.engine.kv import KvStore
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 from corral.engine.scheduler import Scheduler
 from corral.engine.ses1 import Ses1, seal_tenant
 from corral.engine.slot import Slot
@@ -162,7 +162,7 @@ class Actions(Worker):
         slot.n_evaluated = 0
         return self._report(action, n, started)
 
-    def _load(self, slot: Slot, saved: Saved, before: Saved | None) -> None:
+    def _load(self, slot: Slot, saved: SavedState, before: SavedState | None) -> None:
         """Load a state into a slot, which has the state `before` again if that fails; evict cached sequences
         if slots share the KV cells."""
         others = [s for s in self._scheduler.evictable if s is not slot] if self._kv.shares_room else []
@@ -183,7 +183,7 @@ class Actions(Worker):
 
     def _copy_out(
         self, slot: Slot, *others: Slot, exclusive: int | None = None
-    ) -> Generator[WaitForSlots, None, Saved | None]:
+    ) -> Generator[WaitForSlots, None, SavedState | None]:
         """Return the content of an idle slot. Fresh memory costs more than the copy: another thread allocates
         it."""
         memory = self._files.submit(_touch, self._kv.state_bytes(slot))
@@ -208,7 +208,7 @@ class Actions(Worker):
             _check_tenant(slots[id], action)
         return [slots[id] for id in ids]
 
-    def _write(self, action: SlotAction, saved: Saved) -> int:
+    def _write(self, action: SlotAction, saved: SavedState) -> int:
         try:
             if action.is_ggsq:
                 return self._ses1.write_ggsq(action.fd, saved)
@@ -240,7 +240,7 @@ def _sealed_tenant(action: SlotAction) -> bytes:
     return b"" if action.sees_all else seal_tenant(action.tenant, action.secret)
 
 
-def _take_over(saved: Saved, action: SlotAction) -> Saved:
+def _take_over(saved: SavedState, action: SlotAction) -> SavedState:
     """Return a state from a file as the tenant of the action has it. A state that was saved for all counts as
     imported where tenants are separate: nobody knows whose it was."""
     tenant = _sealed_tenant(action)

@@ -14,7 +14,7 @@ NO_LIMIT = 2**31
 MIN_PREFILL = 16  # tokens in every step of streams, and of the oldest and the shortest prompt: none starves
 
 
-class Token(NamedTuple):
+class NextToken(NamedTuple):
     """The next token of a stream, for its slot. Different adapter sets are never in the same batch."""
 
     slot: int
@@ -22,7 +22,7 @@ class Token(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class PendingPrompt:
     """A prompt being evaluated: its slot and its remaining tokens, up to where media begin or end.
     `is_alone`: these share a batch with nothing, as media do; `is_whole`: nor can they be cut. `n_max`: the
     most of them that can be evaluated at once. `is_answer`: they are tokens of a stream."""
@@ -36,7 +36,7 @@ class Prompt:
     is_answer: bool = False
 
 
-class Part(NamedTuple):
+class PromptPart(NamedTuple):
     """`n` tokens of a slot's pending ones."""
 
     slot: int
@@ -56,11 +56,11 @@ class BatchShape:
     n_adapted: int = NO_LIMIT
 
 
-BatchPlan = tuple[Part, ...]
+BatchPlan = tuple[PromptPart, ...]
 
 
 def plan_batches(
-    tokens: Sequence[Token], prompts: Sequence[Prompt], budget: int, shape: BatchShape
+    tokens: Sequence[NextToken], prompts: Sequence[PendingPrompt], budget: int, shape: BatchShape
 ) -> list[BatchPlan]:
     """Plan the batches of one step: every stream's token first, then `budget` prompt tokens.
 
@@ -74,7 +74,7 @@ def plan_batches(
     alone = {prompt.slot for prompt in prompts if prompt.is_alone or not shape.mixes}
     batches: list[BatchPlan] = []
     for lora_key in dict.fromkeys(lora_key_of.values()):
-        alike = [Part(token.slot, 1) for token in tokens if token.lora_key == lora_key]
+        alike = [PromptPart(token.slot, 1) for token in tokens if token.lora_key == lora_key]
         *full, parts = _split(alike, lora_key, shape)
         batches += map(tuple, full)
         mixed = [chunk for chunk in chunks if lora_key_of[chunk.slot] == lora_key and chunk.slot not in alone]
@@ -84,7 +84,7 @@ def plan_batches(
     return batches + [(chunk,) for chunk in chunks if chunk.slot in alone]
 
 
-def count_stream_batches(tokens: Sequence[Token], shape: BatchShape) -> int:
+def count_stream_batches(tokens: Sequence[NextToken], shape: BatchShape) -> int:
     """Return how many batches `plan_batches` makes of these streams."""
     counts = Counter(token.lora_key for token in tokens)
     return sum(_n_groups(n, lora_key, shape) for lora_key, n in counts.items())
@@ -94,7 +94,7 @@ def _n_groups(n: int, lora_key: bytes, shape: BatchShape) -> int:
     return 1 if shape.mixes else -(-n // (shape.n_adapted if lora_key else shape.n_streams))
 
 
-def _split(parts: list[Part], lora_key: bytes, shape: BatchShape) -> list[list[Part]]:
+def _split(parts: list[PromptPart], lora_key: bytes, shape: BatchShape) -> list[list[PromptPart]]:
     """Split streams into groups of about the same size, in the order of their slots; at least one group."""
     parts = sorted(parts, key=lambda part: part.slot)
     n = max(1, _n_groups(len(parts), lora_key, shape))
@@ -102,18 +102,18 @@ def _split(parts: list[Part], lora_key: bytes, shape: BatchShape) -> list[list[P
     return [parts[start:end] for start, end in pairwise(ends)]
 
 
-def _fit(chunks: Sequence[Part], room: int) -> list[Part]:
+def _fit(chunks: Sequence[PromptPart], room: int) -> list[PromptPart]:
     """Return the leading chunks that fit into one batch."""
-    fitting: list[Part] = []
+    fitting: list[PromptPart] = []
     for chunk in chunks:
         n = min(chunk.n, room)
         if n > 0:
-            fitting.append(Part(chunk.slot, n))
+            fitting.append(PromptPart(chunk.slot, n))
         room -= n
     return fitting
 
 
-def _plan_chunks(prompts: Sequence[Prompt], budget: int, n_ubatch: int) -> list[Part]:
+def _plan_chunks(prompts: Sequence[PendingPrompt], budget: int, n_ubatch: int) -> list[PromptPart]:
     """Give streams, the oldest prompt and the shortest one the minimum, and the rest to the shortest first.
     Others wait: of many small chunks, each token takes longer."""
     new = [prompt for prompt in prompts if not prompt.is_answer]
@@ -130,10 +130,10 @@ def _plan_chunks(prompts: Sequence[Prompt], budget: int, n_ubatch: int) -> list[
             left -= more
     chosen = [prompt for prompt in prompts if prompt.slot in shares]
     sizes = [chunk_size(p.n_pending, min(shares[p.slot], n_ubatch, p.n_max)) for p in chosen]
-    return [Part(p.slot, p.n_pending if p.is_whole else n) for p, n in zip(chosen, sizes, strict=True)]
+    return [PromptPart(p.slot, p.n_pending if p.is_whole else n) for p, n in zip(chosen, sizes, strict=True)]
 
 
-def _n_pending(prompt: Prompt) -> int:
+def _n_pending(prompt: PendingPrompt) -> int:
     return prompt.n_pending
 
 

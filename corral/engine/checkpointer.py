@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from corral.engine.generation import Work
 from corral.engine.kv import KvStore
 from corral.engine.prefix import MIN_REUSE
-from corral.engine.request import Phase, Request
+from corral.engine.request import Request, RequestPhase
 from corral.engine.scheduler import Scheduler
 from corral.engine.slot import Slot
 
@@ -20,7 +20,9 @@ class Checkpointer:
     def begin(self) -> None:
         """Take a checkpoint of what slots have before a prompt is evaluated there: the end of the last
         answer."""
-        for slot, request in self._scheduler.running(Phase.PREFILL) if self._kv.takes_checkpoints else ():
+        for slot, request in (
+            self._scheduler.running(RequestPhase.PREFILL) if self._kv.takes_checkpoints else ()
+        ):
             if MIN_REUSE <= request.n_past == request.n_cached == len(slot.tokens):
                 self._take(slot)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corral.core.media import Span
+from corral.core.media import MediaSpan
 
 
 def plan_shift(
@@ -28,7 +28,7 @@ def plan_shift(
     return keep, max(1, min(discard, left - 1))
 
 
-def spare_media(spans: Sequence[Span], keep: int, discard: int) -> tuple[int, int]:
+def spare_media(spans: Sequence[MediaSpan], keep: int, discard: int) -> tuple[int, int]:
     """Adjust a shift so that every image or audio clip stays or goes as a whole.
 
     If the end of `keep` or of `discard` is inside one, it moves to the end of that item.
@@ -40,5 +40,5 @@ def spare_media(spans: Sequence[Span], keep: int, discard: int) -> tuple[int, in
     return longer, end - longer
 
 
-def _whole(spans: Sequence[Span], n: int) -> int:
+def _whole(spans: Sequence[MediaSpan], n: int) -> int:
     return next((span.end for span in spans if span.start < n < span.end), n)

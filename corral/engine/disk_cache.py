@@ -22,7 +22,7 @@ from corral.core.errors import CorralError, InvalidRequest
 from corral.engine.prefix import replaces, usable
 from corral.engine.request import Request
 from corral.engine.reuse_key import ReuseKey
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 from corral.engine.ses1 import OVERHEAD_BYTES, Ses1, read_title
 from corral.engine.ses1_table import table_bytes
 
@@ -66,7 +66,7 @@ class DiskCache:
     def runs(self, reuse_key: ReuseKey) -> Iterator[TokenArray]:
         return (entry.tokens for entry in list(self._index.values()) if entry.reuse_key == reuse_key)
 
-    def fetch(self, request: Request, n_at_hand: int) -> Future[Saved | None] | None:
+    def fetch(self, request: Request, n_at_hand: int) -> Future[SavedState | None] | None:
         """Start reading the file with the longest prefix of a prompt, if it has many more than `n_at_hand`
         tokens. A file without a tenant may be from a server without keys: it is not for all."""
         entries = [item for item in list(self._index.items()) if item[1].reuse_key == request.reuse_key]
@@ -74,7 +74,7 @@ class DiskCache:
         n, name = max(matches, default=(0, ""))
         return self._files.submit(self._read, name) if n >= n_at_hand + MIN_FILE_REUSE else None
 
-    def put(self, saved: Saved, is_last: bool = False) -> None:
+    def put(self, saved: SavedState, is_last: bool = False) -> None:
         """Queue a state for writing; it is dropped if the disk is too slow, unless it `is_last`."""
         if saved.is_from_disk or saved.is_imported:
             return
@@ -122,7 +122,7 @@ class DiskCache:
                 if title.fingerprint == self._fingerprint and len(title.tokens) <= n_ctx:
                     yield path.name, _Entry(title.tokens, title.shifted_from, title.reuse_key, title.cuts)
 
-    def _read(self, name: str) -> Saved | None:
+    def _read(self, name: str) -> SavedState | None:
         path = self._directory / name
         try:
             with path.open("rb") as file:
@@ -136,7 +136,7 @@ class DiskCache:
             self._index.pop(name, None)
             return None
 
-    def _write(self, name: str, saved: Saved) -> None:
+    def _write(self, name: str, saved: SavedState) -> None:
         try:
             self._make_room(_file_bytes(saved))
             with atomic_write(self._directory / name) as file:
@@ -162,7 +162,7 @@ class DiskCache:
             (self._directory / name).unlink(missing_ok=True)
 
 
-def _file_bytes(saved: Saved) -> int:
+def _file_bytes(saved: SavedState) -> int:
     """Return the largest size its file may have."""
     n_table = table_bytes(len(saved.checkpoints)) if saved.checkpoints else 0
     return saved.n_bytes + saved.tokens.nbytes + n_table + OVERHEAD_BYTES

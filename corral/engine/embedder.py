@@ -27,7 +27,7 @@ from corral.engine.media import MediaEncoder
 from corral.engine.pack import Input, merge, n_up_to, plan_limits, plan_pack
 from corral.engine.ports import Encoder
 from corral.engine.prompt_media import PromptMedia, Segment
-from corral.engine.worker import Batch, Worker
+from corral.engine.worker import PlannedBatch, Worker
 
 _LONG_SEQ = 0
 
@@ -154,7 +154,7 @@ class Embedder(Worker):
         decoder.decode([Chunk(_LONG_SEQ, 0, tokens, logits=True)], Load(n_prompt=len(tokens)), only_of=None)
         encoder.forget(_LONG_SEQ)
 
-    def plan(self, ms: float) -> Sequence[Batch]:
+    def plan(self, ms: float) -> Sequence[PlannedBatch]:
         """Plan one batch of about `ms`; none while all remaining inputs wait for the projector."""
         run = self._plan_batch(ms) if self._active else None
         if run is not None:
@@ -162,7 +162,7 @@ class Embedder(Worker):
         begun = self._take_events()
         if run is None and not begun:
             return ()
-        return [Batch(run or list, begun)]
+        return [PlannedBatch(run or list, begun)]
 
     def _plan_batch(self, ms: float) -> Callable[[], list[Event]] | None:
         try:

@@ -14,7 +14,7 @@ from corral.core.result import BatchExact, Decodes, Event, Failed, Heartbeat, La
 from corral.core.task import Cancel, Command, Stop
 from corral.engine.coroutine import NO_RESERVATIONS, Coroutines, Wakeup
 from corral.engine.slot import Slot
-from corral.engine.worker import Batch, Worker
+from corral.engine.worker import PlannedBatch, Worker
 
 _SLICE_MS = 85.0  # time between two steps for work of other threads, while no stream waits
 
@@ -92,13 +92,13 @@ class Engine:
         now = self._clock()
         return [event for worker in self._workers for event in worker.admit(now, reserved)]
 
-    def _plan(self, share_ms: float) -> list[Batch]:
+    def _plan(self, share_ms: float) -> list[PlannedBatch]:
         yields = any(worker.is_urgent for worker in self._workers)
         for worker in self._workers:
             worker.yields = yields
         return [batch for worker in self._workers for batch in worker.plan(share_ms)]
 
-    def _run(self, batch: Batch) -> None:
+    def _run(self, batch: PlannedBatch) -> None:
         self._send(batch.begun)
         events = batch.run()
         if any(not isinstance(event, Tokens) and isinstance(event, LastResult) for event in events):

@@ -27,8 +27,8 @@ from corral.engine.plain_stream import add_plain, draw_plain
 from corral.engine.ports import Backend
 from corral.engine.prompt_probs import prompt_probs
 from corral.engine.report import whole_report
-from corral.engine.request import Phase, Request
-from corral.engine.retry import Choice, Retry
+from corral.engine.request import Request, RequestPhase
+from corral.engine.retry import Retry, TokenChoice
 from corral.engine.scheduler import Scheduler
 from corral.engine.slot import Slot
 from corral.engine.speculation import Speculation
@@ -121,7 +121,7 @@ class Generation:
 
     def make_room(self) -> None:
         """Shift the contexts that have no room for the next token."""
-        for slot, request in self._scheduler.running(Phase.GENERATING):
+        for slot, request in self._scheduler.running(RequestPhase.GENERATING):
             if self._n_free(slot, request) < 0:
                 params = request.task.params
                 n_keep, n_discard = plan_shift(
@@ -159,7 +159,7 @@ class Generation:
         if request.lora_key and not np.isfinite(self._backend.logits(i)[0]):
             raise NonFiniteLogits
         is_whole = not len(request.pending)
-        if request.phase is Phase.PREFILL:
+        if request.phase is RequestPhase.PREFILL:
             now = self._clock()
             if request.positive is None:
                 n_past = min(request.n_past, request.n_prompt)
@@ -322,7 +322,7 @@ class Generation:
                 return text
             row = retry.first_row
 
-    def _take_back(self, slot: Slot, request: Request, choice: Choice, n_evaluated: int) -> bool:
+    def _take_back(self, slot: Slot, request: Request, choice: TokenChoice, n_evaluated: int) -> bool:
         """Go back to a choice: to the logits at hand, or to the tokens that have to be evaluated again.
         False: that is not possible."""
         assert request.sampler is not None

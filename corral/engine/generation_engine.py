@@ -23,7 +23,7 @@ from corral.engine.kv import KvStore
 from corral.engine.media import MediaEncoder
 from corral.engine.ports import Backend
 from corral.engine.reporter import Reporter
-from corral.engine.request import Phase, Request
+from corral.engine.request import Request, RequestPhase
 from corral.engine.runner import Runner
 from corral.engine.scheduler import Scheduler
 from corral.engine.ses1 import Ses1
@@ -82,10 +82,10 @@ class GenerationEngine(Engine):
 
     def _share(self) -> float:
         """Divide the time that streams can wait evenly among prompts, embeddings and media."""
-        if not self._scheduler.has_running(Phase.GENERATING):
+        if not self._scheduler.has_running(RequestPhase.GENERATING):
             return math.inf
         n_sharing = (
-            self._scheduler.has_running(Phase.PREFILL) + self._embedder.has_work + self._media.has_work
+            self._scheduler.has_running(RequestPhase.PREFILL) + self._embedder.has_work + self._media.has_work
         )
         cost, max_itl_ms = self._decoder.cost, self._max_itl_ms
         if self._is_fast:
@@ -95,7 +95,7 @@ class GenerationEngine(Engine):
     def _patience_ms(self) -> float:
         """Return how long a GPU's streams wait: most of a step should be prompt tokens, since a batch costs
         much whatever is in it; more if there are few of them beside many prompts."""
-        cost, n_prompts = self._decoder.cost, len(self._scheduler.running(Phase.PREFILL))
-        n_streams = len(self._scheduler.running(Phase.GENERATING))
+        cost, n_prompts = self._decoder.cost, len(self._scheduler.running(RequestPhase.PREFILL))
+        n_streams = len(self._scheduler.running(RequestPhase.GENERATING))
         step_ms = cost.decode_ms + _PROMPT_SHARE * cost.prompt.batch_ms
         return max(_LEAST_ITL_MS, step_ms) * (1 + 3 * n_prompts / n_streams)

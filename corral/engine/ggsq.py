@@ -18,7 +18,7 @@ from corral.core.errors import InvalidRequest
 from corral.core.file import read_into, write_all
 from corral.core.media import cell_positions, has_media
 from corral.engine.ports import StatePort
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 
 MAGIC = struct.pack("<I", 0x67677371)
 _VERSION = 3
@@ -30,7 +30,7 @@ _MARKER, _FRAME_VERSION = -1, 1
 _FRAME_TOKENS = (_frame.size + len(_NO_MEDIA)) // 4
 
 
-def read_ggsq(fd: int, port: StatePort) -> Saved:
+def read_ggsq(fd: int, port: StatePort) -> SavedState:
     """Read a slot file; InvalidRequest says why it cannot be used."""
     n_file = os.fstat(fd).st_size
     if not _head.size <= n_file <= _head.size + 4 * (port.n_ctx + _FRAME_TOKENS) + _max_state(port):
@@ -51,10 +51,10 @@ def read_ggsq(fd: int, port: StatePort) -> Saved:
         )
     if len(tokens) and not 0 <= tokens.min() <= tokens.max() < port.n_vocab:
         raise InvalidRequest("the state contains token ids outside this model's vocabulary")
-    return Saved(tokens, port.unpack_body(data[end:], cell_positions(tokens)))
+    return SavedState(tokens, port.unpack_body(data[end:], cell_positions(tokens)))
 
 
-def write_ggsq(fd: int, saved: Saved, port: StatePort) -> int:
+def write_ggsq(fd: int, saved: SavedState, port: StatePort) -> int:
     """Write a slot file from its start, for a context with one stream of KV cells; return its size."""
     if has_media(saved.tokens):
         raise InvalidRequest("the slot has images or audio, which slot files of llama.cpp do not carry here")

@@ -19,8 +19,8 @@ from corral.core.result import HandedOver
 from corral.core.task import Command, HandOver
 from corral.engine.coroutine import Coroutine
 from corral.engine.kv import KvStore
-from corral.engine.request import Phase, Request
-from corral.engine.saved import Saved
+from corral.engine.request import Request, RequestPhase
+from corral.engine.saved import SavedState
 from corral.engine.scheduler import Scheduler
 from corral.engine.ses1 import Ses1
 from corral.engine.slot import Slot
@@ -59,7 +59,7 @@ class HandOvers(Worker):
             if command.fd >= 0:
                 os.close(command.fd)
 
-    def receive(self, request: Request) -> Generator[Future[Saved], Saved, Saved | None]:
+    def receive(self, request: Request) -> Generator[Future[SavedState], SavedState, SavedState | None]:
         """Read the state that has come with a task; None: it is of no use."""
         task = request.task
         if task.fd < 0:
@@ -73,7 +73,7 @@ class HandOvers(Worker):
         is_fit = saved.lora_key == request.lora_key and len(saved.tokens) <= task.n_past < len(request.known)
         return replace(saved, tenant=task.tenant) if is_fit else None
 
-    def _take_out(self, slot: Slot, request: Request) -> tuple[Saved, int]:
+    def _take_out(self, slot: Slot, request: Request) -> tuple[SavedState, int]:
         """End a request here; returns the content of its slot, and how many known tokens that stands for."""
         n_known = request.n_prompt + len(request.delivered)
         n_past = min(request.n_evaluated, n_known - 1)
@@ -97,7 +97,7 @@ class HandOvers(Worker):
         been evaluated alone, and so was no token that a grammar forced."""
         return self._kv.can_cut(slot) and request.grammar is None and bool(request.delivered)
 
-    def _write(self, fd: int, saved: Saved) -> None:
+    def _write(self, fd: int, saved: SavedState) -> None:
         try:
             self._ses1.write(fd, saved)
         except OSError as error:
@@ -109,5 +109,5 @@ def _can_leave(request: Request) -> bool:
     second sequence, on media, or on tokens that are being repeated."""
     is_single = request.negative is None and request.positive is None and request.media is None
     is_stable = request.is_evaluated and not request.is_redoing and request.repeated_token is None
-    can_begin = request.phase is Phase.GENERATING or len(request.pending) > 0
+    can_begin = request.phase is RequestPhase.GENERATING or len(request.pending) > 0
     return is_single and is_stable and can_begin and not request.task.params.sampling.remembers_draws

@@ -19,10 +19,10 @@ from corral.engine.grouping import Grouping
 from corral.engine.ports import Backend
 from corral.engine.prefix import MIN_REUSE, CachedPrefix, usable
 from corral.engine.ram_cache import RamCache
-from corral.engine.request import Phase, Request
+from corral.engine.request import Request, RequestPhase
 from corral.engine.reuse import Move
 from corral.engine.reuse_key import ReuseKey
-from corral.engine.saved import NEVER, Saved
+from corral.engine.saved import NEVER, SavedState
 from corral.engine.ses1 import Ses1
 from corral.engine.slot import Slot
 from corral.engine.state_journal import StateJournal
@@ -75,7 +75,7 @@ class KvStore:
 
     def places(self, request: Request) -> tuple[int, ...]:
         """Return where to take checkpoints while the prompt of a request is evaluated."""
-        if not self.takes_checkpoints or request.phase is not Phase.PREFILL:
+        if not self.takes_checkpoints or request.phase is not RequestPhase.PREFILL:
             return ()
         n = request.n_cached
         if request.n_planned != n:
@@ -265,13 +265,13 @@ class KvStore:
             self._disk.forget(tokens, tenant)
         return n
 
-    def stored(self, request: Request) -> tuple[int, Saved | None]:
+    def stored(self, request: Request) -> tuple[int, SavedState | None]:
         """Return the saved state with the longest prefix of a request's prompt, and its usable length."""
         found = (self._ram.get(request), request.fetched)
         counted = [(usable(s, request, self.n_fixed_saved), s) for s in found if s is not None]
         return max(counted, key=lambda pair: pair[0], default=(0, None))
 
-    def fetch(self, request: Request, n_at_hand: int) -> Future[Saved | None] | None:
+    def fetch(self, request: Request, n_at_hand: int) -> Future[SavedState | None] | None:
         """Start reading a longer prefix of the prompt than is at hand from disk, if there is one."""
         if self._disk is None:
             return None
@@ -309,7 +309,7 @@ class KvStore:
     def state_bytes(self, slot: Slot) -> int:
         return self._backend.state_bytes(slot.id)
 
-    def save(self, slot: Slot, memory: Memory | None = None) -> Saved | None:
+    def save(self, slot: Slot, memory: Memory | None = None) -> SavedState | None:
         """Copy the content of a slot, also right after a copy or shift. None: it cannot be read now."""
         return self._save(slot, memory) if self._backend.flush_pending(slot.id) else None
 
@@ -317,7 +317,7 @@ class KvStore:
         """Whether to save a slot's tokens for later requests, which an imported state may not serve."""
         return self._keeps and len(slot.tokens) >= MIN_REUSE and not slot.reuse_key.is_imported
 
-    def keep(self, saved: Saved, slot: Slot) -> None:
+    def keep(self, saved: SavedState, slot: Slot) -> None:
         """Save the content of a slot that is about to be replaced."""
         self._journal.stash(slot.id, self._ram.put(saved))
 
@@ -325,7 +325,7 @@ class KvStore:
         """Return what came into host memory and left it since the last call."""
         return self._journal.take()
 
-    def load(self, slot: Slot, saved: Saved) -> bool:
+    def load(self, slot: Slot, saved: SavedState) -> bool:
         """Replace the content of a slot. False: there is no room for it now, and the slot is empty."""
         n = len(saved.tokens)
         self._backend.trim(slot.id, 0)
@@ -339,7 +339,7 @@ class KvStore:
         self._trimmed(slot)
         return is_loaded or not n
 
-    def swap_out(self, slot: Slot) -> Saved | None:
+    def swap_out(self, slot: Slot) -> SavedState | None:
         """Move the content of a slot to host memory, to be restored later."""
         saved = self._save(slot)
         if saved is not None:
@@ -366,12 +366,12 @@ class KvStore:
                     self._disk.put(saved, is_last=True)
             self._disk.close()
 
-    def _save(self, slot: Slot, memory: Memory | None = None) -> Saved | None:
+    def _save(self, slot: Slot, memory: Memory | None = None) -> SavedState | None:
         state = self._backend.save(slot.id, memory)
         if state is None:
             return None
         lora_key, tenant, is_imported = slot.reuse_key
-        return Saved(
+        return SavedState(
             slot.tokens.view.copy(),
             state,
             slot.shifted_from,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from cachetools import LRUCache
 
-from corral.core.chunk import Encoded, TokenArray
+from corral.core.chunk import MediaRows, TokenArray
 from corral.core.errors import CorralError, InvalidRequest, Unavailable
 from corral.core.media_item import MediaItem
 from corral.core.result import Event, Heartbeat, MediaLayout
@@ -52,7 +52,7 @@ class _Outcome:
     """Results of encoding: some of the runs, or the end."""
 
     wants: Sequence[_Want]
-    encoded: dict[bytes, Encoded] = field(default_factory=dict)
+    encoded: dict[bytes, MediaRows] = field(default_factory=dict)
     error: CorralError | None = None
     is_end: bool = True
 
@@ -68,7 +68,7 @@ class MediaEncoder(Worker):
         """`n_bytes`: budget of encoded media that are kept for requests with the same ones."""
         self._projector = projector
         self._wake = wake
-        self._cache: LRUCache[bytes, Encoded] = LRUCache(n_bytes, getsizeof=lambda encoded: encoded.n_bytes)
+        self._cache: LRUCache[bytes, MediaRows] = LRUCache(n_bytes, getsizeof=lambda encoded: encoded.n_bytes)
         self._wants: dict[bytes, _Want] = {}  # by digest
         self._waiting: queue.SimpleQueue[_Want] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()

@@ -20,17 +20,17 @@ class Input(NamedTuple):
     number: int
 
 
-class Limits(NamedTuple):
+class PackLimits(NamedTuple):
     """Maximum tokens of all inputs of a batch together, and of one input."""
 
     n_pack: int
     n_most: int
 
 
-def plan_limits(n_batch: int, n_pack: int, is_whole: bool, n_budget: int | None) -> Limits:
+def plan_limits(n_batch: int, n_pack: int, is_whole: bool, n_budget: int | None) -> PackLimits:
     """Compute the limits for `n_budget` tokens. Inputs that must stay whole are evaluated anyway."""
     n_room = n_batch if n_budget is None else max(MIN_PREFILL, min(n_batch, n_budget))
-    return Limits(min(n_room, n_pack), n_batch if is_whole else n_room)
+    return PackLimits(min(n_room, n_pack), n_batch if is_whole else n_room)
 
 
 def n_up_to(n: int, inputs: Sequence[Input]) -> int:

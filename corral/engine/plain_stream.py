@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from corral.core.result import StopType
 from corral.engine.ports import Backend, Vocabulary
-from corral.engine.request import Phase, Request
+from corral.engine.request import Request, RequestPhase
 from corral.engine.slot import Slot
 
 
@@ -27,7 +27,9 @@ def draw_plain(work: Sequence[tuple[Slot, Request, int]], backend: Backend) -> d
 
 def _is_ready(request: Request) -> bool:
     """Whether a token is drawn for a plain stream, after its only pending one."""
-    is_next = request.phase is Phase.GENERATING and request.sampler is not None and len(request.pending) == 1
+    is_next = (
+        request.phase is RequestPhase.GENERATING and request.sampler is not None and len(request.pending) == 1
+    )
     if is_next and request.is_plain is None and request.repeated_token is None:
         request.is_plain = is_plain(request)
     return is_next and bool(request.is_plain) and not (request.is_redoing or request.is_budget_spent)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from corral.core.chunk import Chunk, DecodeStatus, Encoded, FloatArray, Memory, State, TokenArray
+from corral.core.chunk import Chunk, DecodeStatus, FloatArray, MediaRows, Memory, State, TokenArray
 from corral.core.draw import Redraw
 from corral.core.media_item import MediaItem, MediaKind
 from corral.core.modifier import AdapterConfig, AdapterInfo
@@ -191,7 +191,7 @@ class Projector(Protocol):
 
     def encode(
         self, media: Sequence[tuple[MediaItem, memoryview]], go_on: Callable[[], bool]
-    ) -> Iterator[dict[bytes, Encoded]]:
+    ) -> Iterator[dict[bytes, MediaRows]]:
         """Encode runs of media, by their `key_of`; from one thread. `go_on` is called repeatedly and may
         wait; False: the result is no longer needed."""
 

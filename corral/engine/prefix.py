@@ -27,7 +27,7 @@ from corral.engine.reuse_key import ReuseKey
 MIN_REUSE = 16  # tokens that a copy or a wait must save
 
 
-class Origin(enum.Enum):
+class PrefixOrigin(enum.Enum):
     OWN = "own"  # the slot's own tokens
     SLOT = "slot"  # another live sequence
     STORE = "store"  # a saved state, in host memory or from disk
@@ -64,7 +64,7 @@ class CachedPrefix:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    origin: Origin
+    origin: PrefixOrigin
     n: int
     slot: int = -1
     is_checkpoint: bool = False  # it ends at one, because it cannot be cut later
@@ -78,18 +78,18 @@ def plan_prefix(
     `n_stored`: how much of the prompt could be restored from a saved state.
     """
     n = own.usable(prompt)
-    best = Prefix(Origin.OWN, n, is_checkpoint=0 < n < own.n_fixed)
+    best = Prefix(PrefixOrigin.OWN, n, is_checkpoint=0 < n < own.n_fixed)
     in_flight = 0
     for other in neighbours:
         n = other.usable(prompt)
-        if n >= best.n + (MIN_REUSE if best.origin is Origin.OWN else 1):
-            best = Prefix(Origin.SLOT, n, other.slot, 0 < n < other.n_fixed)
+        if n >= best.n + (MIN_REUSE if best.origin is PrefixOrigin.OWN else 1):
+            best = Prefix(PrefixOrigin.SLOT, n, other.slot, 0 < n < other.n_fixed)
         in_flight = max(in_flight, other.in_flight(prompt))
     if n_stored >= best.n + MIN_REUSE:
-        best = Prefix(Origin.STORE, n_stored)
+        best = Prefix(PrefixOrigin.STORE, n_stored)
     if any(other.is_same_prompt(prompt) and len(other.tokens) >= best.n for other in neighbours):
-        return Prefix(Origin.WAIT, len(prompt))
-    return Prefix(Origin.WAIT, in_flight) if in_flight >= best.n + MIN_REUSE else best
+        return Prefix(PrefixOrigin.WAIT, len(prompt))
+    return Prefix(PrefixOrigin.WAIT, in_flight) if in_flight >= best.n + MIN_REUSE else best
 
 
 def reusable(held: TokenArray, prompt: TokenArray, n_fixed: int = 0, cuts: Sequence[int] = ()) -> int:
@@ -119,7 +119,7 @@ def _segment(held: TokenArray, prompt: TokenArray, n: int) -> tuple[int, int]:
     return start, end
 
 
-class Run(Protocol):
+class KeptTokens(Protocol):
     """Tokens that are kept somewhere; after `shifted_from` the context was shifted."""
 
     @property
@@ -136,7 +136,7 @@ class Run(Protocol):
         """Its checkpoints."""
 
 
-def usable(saved: Run, request: Request, n_fixed: Callable[[int], int]) -> int:
+def usable(saved: KeptTokens, request: Request, n_fixed: Callable[[int], int]) -> int:
     """Return how much of a prompt a saved state can provide."""
     if not saved.reuse_key.can_serve(request.reuse_key):
         return 0
@@ -144,7 +144,7 @@ def usable(saved: Run, request: Request, n_fixed: Callable[[int], int]) -> int:
     return reusable(held, request.prompt, n_fixed(len(saved.tokens)), saved.cuts)
 
 
-def replaces(new: Run, old: Run, n_fixed: Callable[[int], int]) -> bool:
+def replaces(new: KeptTokens, old: KeptTokens, n_fixed: Callable[[int], int]) -> bool:
     """Whether a newer state provides everything that an older one can."""
     n = len(old.tokens)
     is_exact = new.reuse_key == old.reuse_key and min(n, old.shifted_from) <= new.shifted_from

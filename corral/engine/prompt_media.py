@@ -7,9 +7,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from corral.core.chunk import Encoded, TokenArray
+from corral.core.chunk import MediaRows, TokenArray
 from corral.core.errors import CorralError, InvalidRequest
-from corral.core.media import Run, key_of, runs_in
+from corral.core.media import MediaRun, key_of, runs_in
 from corral.core.media_item import MediaItem
 
 
@@ -19,8 +19,8 @@ class Segment:
 
     at: int
     end: int
-    run: Run | None = None
-    encoded: Encoded | None = None
+    run: MediaRun | None = None
+    encoded: MediaRows | None = None
 
     @property
     def n(self) -> int:
@@ -51,7 +51,7 @@ class Segment:
         has_places = self.encoded is not None and self.encoded.places is not None
         return self.run.start if self.run is not None and has_places else self.at
 
-    def rows(self, n: int) -> Encoded | None:
+    def rows(self, n: int) -> MediaRows | None:
         """Return the rows of its first `n` tokens."""
         if self.run is None or self.encoded is None:
             return None
@@ -73,7 +73,7 @@ class PromptMedia:
         keys = [key_of(prompt[run.start : run.end]) for run in self.runs]
         self._keys = dict(zip(self.runs, keys, strict=True))
         self._medium_of = dict(zip(keys, owners, strict=True))
-        self._encoded: dict[bytes, Encoded] = {}
+        self._encoded: dict[bytes, MediaRows] = {}
         self.error: CorralError | None = None  # why they cannot be encoded
         self.is_closed = False
 
@@ -90,7 +90,7 @@ class PromptMedia:
         keys = [self._keys[run] for run in self.runs if run.end > at]
         return {key: self._medium_of[key] for key in keys if key not in self._encoded}
 
-    def take(self, key: bytes, encoded: Encoded) -> None:
+    def take(self, key: bytes, encoded: MediaRows) -> None:
         if key in self._medium_of:
             self._encoded[key] = encoded
 

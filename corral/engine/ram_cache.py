@@ -11,7 +11,7 @@ from corral.core.media import has_media
 from corral.engine.prefix import replaces, usable
 from corral.engine.request import Request
 from corral.engine.reuse_key import ReuseKey
-from corral.engine.saved import NEVER, Saved
+from corral.engine.saved import NEVER, SavedState
 from corral.engine.token_index import TokenIndex
 
 
@@ -27,7 +27,7 @@ class RamCache:
         self,
         budget_bytes: int,
         n_fixed: Callable[[int], int] = lambda _: 0,
-        on_evict: Callable[[Saved], None] = lambda _: None,
+        on_evict: Callable[[SavedState], None] = lambda _: None,
         on_drop: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`on_drop`: called with the number of every state that is gone."""
@@ -36,12 +36,12 @@ class RamCache:
         self._n_fixed = n_fixed
         self._on_evict = on_evict
         self._on_drop = on_drop
-        self._states: dict[int, Saved] = {}  # the least recently used first
+        self._states: dict[int, SavedState] = {}  # the least recently used first
         self._indexes: defaultdict[ReuseKey, TokenIndex] = defaultdict(TokenIndex)
-        self._others: dict[int, Saved] = {}
+        self._others: dict[int, SavedState] = {}
         self._keys = itertools.count()
 
-    def __iter__(self) -> Iterator[Saved]:
+    def __iter__(self) -> Iterator[SavedState]:
         """Iterate, the least recently used first."""
         return iter(self._states.values())
 
@@ -50,7 +50,7 @@ class RamCache:
         self._room = self._budget - n_bytes
         self._make_room(0)
 
-    def get(self, request: Request) -> Saved | None:
+    def get(self, request: Request) -> SavedState | None:
         """Return the state with the longest prefix of a prompt; it counts as used."""
         keys: Iterable[int] = self._states
         if not has_media(request.prompt):  # else also counts what follows the common prefix
@@ -66,7 +66,7 @@ class RamCache:
         """Yield the tokens of some states, among them those with the longest common prefix with a prompt."""
         return (self._states[key].tokens for key in self._near(prompt, can_serve))
 
-    def put(self, saved: Saved) -> int:
+    def put(self, saved: SavedState) -> int:
         """Keep a state, or pass it on at once if it exceeds the budget; return its number, -1: not kept."""
         if saved.n_bytes > self._room:
             self._on_evict(saved)
@@ -91,7 +91,7 @@ class RamCache:
             if can_serve(reuse_key):
                 yield index.nearest(prompt)[1]
 
-    def _add(self, key: int, saved: Saved) -> None:
+    def _add(self, key: int, saved: SavedState) -> None:
         self._states[key] = saved
         self.n_bytes += saved.n_bytes
         if self._can_be_cut(saved):
@@ -99,7 +99,7 @@ class RamCache:
         else:
             self._others[key] = saved
 
-    def _remove(self, key: int) -> Saved:
+    def _remove(self, key: int) -> SavedState:
         saved = self._states.pop(key)
         self.n_bytes -= saved.n_bytes
         if self._others.pop(key, None) is None:
@@ -109,7 +109,7 @@ class RamCache:
                 del self._indexes[saved.reuse_key]
         return saved
 
-    def _can_be_cut(self, saved: Saved) -> bool:
+    def _can_be_cut(self, saved: SavedState) -> bool:
         """Whether any prefix of it can be used by any request with its key."""
         return saved.shifted_from == NEVER and not saved.checkpoints and not self._n_fixed(len(saved.tokens))
 

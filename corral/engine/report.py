@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from corral.core.chunk import TokenArray, common_prefix
 from corral.core.result import CacheReport, Tier
-from corral.engine.prefix import Origin, Prefix
+from corral.engine.prefix import Prefix, PrefixOrigin
 from corral.engine.reuse import Move
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 
 
 def explain(
     prompt: TokenArray,
     prefix: Prefix,
     own_slot: int,
-    stored: Saved | None,
+    stored: SavedState | None,
     moves: Sequence[Move],
     held: Sequence[TokenArray],
     hidden: Sequence[TokenArray] = (),
@@ -39,9 +39,9 @@ def explain(
     )
 
 
-def is_checkpoint(prefix: Prefix, stored: Saved | None) -> bool:
+def is_checkpoint(prefix: Prefix, stored: SavedState | None) -> bool:
     """Whether a prefix ends at a checkpoint, because it cannot be cut later."""
-    if prefix.origin is Origin.STORE and stored is not None:
+    if prefix.origin is PrefixOrigin.STORE and stored is not None:
         return prefix.n < len(stored.tokens) and prefix.n in stored.cuts
     return prefix.is_checkpoint
 
@@ -51,11 +51,11 @@ def whole_report(slot: int, n_prompt: int) -> CacheReport:
     return CacheReport(tier=Tier.LIVE, id_slot=slot, n_cached=n_prompt, n_common=n_prompt)
 
 
-def tier_of(prefix: Prefix, stored: Saved | None, n_cached: int) -> Tier:
+def tier_of(prefix: Prefix, stored: SavedState | None, n_cached: int) -> Tier:
     """Return the origin of the reused tokens."""
     if not n_cached:
         return Tier.NONE
-    if prefix.origin is not Origin.STORE or stored is None:
+    if prefix.origin is not PrefixOrigin.STORE or stored is None:
         return Tier.LIVE
     return Tier.DISK if stored.is_from_disk else Tier.RAM
 
@@ -64,4 +64,4 @@ def slot_of(prefix: Prefix, tier: Tier, own_slot: int) -> int:
     """Return the slot that they came from; -1: none."""
     if tier is not Tier.LIVE:
         return -1
-    return own_slot if prefix.origin is Origin.OWN else prefix.slot
+    return own_slot if prefix.origin is PrefixOrigin.OWN else prefix.slot

@@ -19,7 +19,7 @@ from corral.engine.report import explain
 from corral.engine.request import Request
 from corral.engine.reuse import Move
 from corral.engine.reuse_key import ReuseKey
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 from corral.engine.slot import Slot
 
 BLOCK = 64  # tokens
@@ -71,7 +71,7 @@ class Reporter:
         prefix: Prefix,
         slot: Slot,
         slots: Sequence[Slot],
-        stored: Saved | None = None,
+        stored: SavedState | None = None,
         moves: Sequence[Move] = (),
     ) -> CacheReport:
         """Explain the prefix of a prompt. Files on disk are compared only for a client that asks."""

@@ -19,11 +19,11 @@ from corral.engine.reasoning import ReasoningLimit
 from corral.engine.repetition import RepetitionGuard
 from corral.engine.retry import Held, Retry, split_held
 from corral.engine.reuse_key import ReuseKey
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 from corral.text.output import OutputText
 
 
-class Phase(enum.Enum):
+class RequestPhase(enum.Enum):
     QUEUED = "queued"  # no slot yet
     WAITING = "waiting"  # has a slot, but its prefix is not decided: another slot may be computing it
     PREFILL = "prefill"  # prompt tokens are being evaluated
@@ -56,7 +56,7 @@ class Request:
         self.n_prompt = len(task.prompt)
         self.prompt: TokenArray = self.known if repeats_at_once else np.array(task.prompt, np.int32)
         self.pending: TokenArray = self.prompt
-        self.phase = Phase.QUEUED
+        self.phase = RequestPhase.QUEUED
         self.text = OutputText(task.params.stop, task.params.n_indent)
         self.sampler: Sampler | None = None
         self.grammar: Any = None
@@ -74,9 +74,9 @@ class Request:
         self.is_running_away = False  # it repeats itself
         self.is_paused = False  # it keeps its slot and gets no step
         self.stop_type = StopType.NONE
-        self.swapped: Saved | None = None  # its own state, while it waits for room
-        self.fetched: Saved | None = None  # the prefix of its prompt, from disk
-        self.handed_over: Saved | None = None  # its own state, from the engine that had it before
+        self.swapped: SavedState | None = None  # its own state, while it waits for room
+        self.fetched: SavedState | None = None  # the prefix of its prompt, from disk
+        self.handed_over: SavedState | None = None  # its own state, from the engine that had it before
         self.media: PromptMedia | None = None
         self.draft: TokenArray = _NO_TOKENS
         self.is_plain: bool | None = None  # see `plain_stream.py`; None: not known yet
@@ -111,7 +111,7 @@ class Request:
     @property
     def is_evaluated(self) -> bool:
         """Whether its prompt or its answer is evaluated in every step."""
-        return self.phase in (Phase.PREFILL, Phase.GENERATING) and self.swapped is None
+        return self.phase in (RequestPhase.PREFILL, RequestPhase.GENERATING) and self.swapped is None
 
     @property
     def can_yield(self) -> bool:
@@ -224,7 +224,7 @@ class Request:
         """Whether its prompt is being evaluated; one of a pair may be done with it, and wait for the other
         one."""
         is_at_work = self.swapped is None and not self.is_paused
-        return self.phase is Phase.PREFILL and len(self.pending) > 0 and is_at_work
+        return self.phase is RequestPhase.PREFILL and len(self.pending) > 0 and is_at_work
 
     @property
     def is_cut_off(self) -> bool:
@@ -240,7 +240,7 @@ class Request:
     @property
     def reports_prompt(self) -> bool:
         """Whether the probabilities of its prompt's tokens are reported, and it is evaluated now."""
-        return self.task.params.n_prompt_probs >= 0 and self.phase is Phase.PREFILL
+        return self.task.params.n_prompt_probs >= 0 and self.phase is RequestPhase.PREFILL
 
     @property
     def accepts_shifted(self) -> bool:
@@ -281,7 +281,7 @@ class Request:
 
     def start(self, now: float, n_cached: int) -> None:
         """Start with the prompt's first `n_cached` tokens in the slot: evaluate the rest."""
-        self.phase = Phase.PREFILL
+        self.phase = RequestPhase.PREFILL
         self.n_cached = n_cached
         self.pending = self.prompt[n_cached:]
         self._t_start = now
@@ -291,7 +291,7 @@ class Request:
         it."""
         self.start(now, min(n_past, self.n_prompt))
         if n_past >= self.n_prompt:
-            self.phase, self.pending = Phase.GENERATING, self.known[n_past:]
+            self.phase, self.pending = RequestPhase.GENERATING, self.known[n_past:]
             self.n_taken = len(self.task.resume)
 
     @property
@@ -302,13 +302,15 @@ class Request:
     @property
     def n_evaluated(self) -> int:
         """How much of its prompt and its answer is evaluated."""
-        n_whole = self.n_prompt + self.n_generated if self.phase is Phase.GENERATING else len(self.prompt)
+        n_whole = (
+            self.n_prompt + self.n_generated if self.phase is RequestPhase.GENERATING else len(self.prompt)
+        )
         return n_whole - len(self.pending)
 
     @property
     def segment(self) -> Segment | None:
         """The next segment of a prompt with media."""
-        is_prompt = self.media is not None and self.phase is Phase.PREFILL
+        is_prompt = self.media is not None and self.phase is RequestPhase.PREFILL
         return self.media.segment(self.n_past) if is_prompt and self.media is not None else None
 
     @property
@@ -353,7 +355,7 @@ class Request:
 
     def _append(self, token: int) -> None:
         self.pending = np.array([*self.pending, token] if len(self.pending) else [token], np.int32)
-        self.phase = Phase.GENERATING
+        self.phase = RequestPhase.GENERATING
 
     def pair_with(self, negative: Request) -> None:
         """Send every token to another request as well."""

@@ -44,7 +44,7 @@ class Held:
 
 
 @dataclass(slots=True)
-class Choice:
+class TokenChoice:
     """A token that is drawn; mutable. `first`: the token from which on the logits before it were evaluated at
     once. `start` and `end` of its text, in bytes."""
 
@@ -62,7 +62,7 @@ class Retry:
         self._checker = checker
         self._n_max = n_max
         self._n_redrawn = 0  # in this part
-        self._choices: list[Choice] = []
+        self._choices: list[TokenChoice] = []
         self._held: list[Held] = []
         self._certain: list[Held] = []  # not taken back any more, but not sent yet
         self._tried: dict[tuple[int, bytes], Tried] = {}
@@ -86,7 +86,9 @@ class Retry:
                 self.first_row = logits.copy()
             if not self._choices or self._choices[-1].index != index:
                 tried = self._tried.pop(self._key(index), None) if self._tried else None
-                self._choices.append(Choice(index, self._last_draw, self._checker.n_bytes, tried or Tried()))
+                self._choices.append(
+                    TokenChoice(index, self._last_draw, self._checker.n_bytes, tried or Tried())
+                )
         self._last_draw = index
         if is_given or not self._n_redrawn:
             return None
@@ -114,7 +116,7 @@ class Retry:
         self._certain, self._held = [], []
         return unsent
 
-    def choose(self) -> Choice | None:
+    def choose(self) -> TokenChoice | None:
         """Return the choice to make again; None: there is none, or too much was tried."""
         found = self.violation
         if found is None or not self._count() or found.n_items > self._n_max:
@@ -134,7 +136,7 @@ class Retry:
             choice.tried.texts.append(self._checker.text(choice.start, found.end))
         return self._take_back(choice)
 
-    def choose_before(self) -> Choice | None:
+    def choose_before(self) -> TokenChoice | None:
         """Return the choice before the last one, which has nothing left to draw; or that one, to begin it
         again, if there was more to try."""
         last = self._choices[-1]
@@ -155,7 +157,7 @@ class Retry:
     def _note(self, violation: Violation | None) -> None:
         self.violation, self.last = violation, violation or self.last
 
-    def _take_back(self, choice: Choice) -> Choice:
+    def _take_back(self, choice: TokenChoice) -> TokenChoice:
         while (other := self._choices[-1]) is not choice:
             other.tried.is_open = True
             self._tried[self._key(other.index)] = other.tried

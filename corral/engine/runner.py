@@ -23,9 +23,9 @@ from corral.engine.batch import (
     MIN_PREFILL,
     BatchPlan,
     BatchShape,
-    Part,
-    Prompt,
-    Token,
+    NextToken,
+    PendingPrompt,
+    PromptPart,
     count_stream_batches,
     plan_batches,
 )
@@ -40,13 +40,13 @@ from corral.engine.ports import Backend
 from corral.engine.probe import probe_exact
 from corral.engine.probe_streams import probe_streams
 from corral.engine.prompt_probs import MAX_ROWS
-from corral.engine.request import Phase, Request
+from corral.engine.request import Request, RequestPhase
 from corral.engine.retry import Retry
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 from corral.engine.scheduler import Scheduler
 from corral.engine.slot import Slot
 from corral.engine.speculation import Speculation
-from corral.engine.worker import Batch, Worker
+from corral.engine.worker import PlannedBatch, Worker
 
 _FEWER = (
     "--batch-exact: {n_known} streams in a batch differ from each alone, against what is known of this CPU; "
@@ -65,7 +65,7 @@ class Runner(Worker):
         scheduler: Scheduler,
         kv: KvStore,
         media: MediaEncoder,
-        receive: Callable[[Request], Generator[Future[Saved], Saved, Saved | None]],
+        receive: Callable[[Request], Generator[Future[SavedState], SavedState, SavedState | None]],
         cost: CostModel,
         clock: Callable[[], float],
     ) -> None:
@@ -257,7 +257,7 @@ class Runner(Worker):
             error = CorralError("the context is full: the request's state could not be restored")
             events.append(Failed(request.id, error.info()))
             request.close()
-        for slot, request in self._scheduler.running(Phase.PREFILL):
+        for slot, request in self._scheduler.running(RequestPhase.PREFILL):
             if request.media is not None and request.media.error is not None:
                 events += self.generation.fail(slot, request, request.media.error)
             elif request.media is not None:
@@ -274,23 +274,25 @@ class Runner(Worker):
             request.close()
             self._scheduler.add(again)
 
-    def plan(self, ms: float) -> list[Batch]:
-        return [Batch(partial(self._run, plan)) for plan in self._plan(ms)]
+    def plan(self, ms: float) -> list[PlannedBatch]:
+        return [PlannedBatch(partial(self._run, plan)) for plan in self._plan(ms)]
 
     def end_step(self, _ms: float) -> None:
         # Not when the step is planned: what came just before is not handled yet.
         self.decoder.must_yield = False
 
     def _plan(self, ms: float) -> list[BatchPlan]:
-        answers = self._running(Phase.GENERATING)
+        answers = self._running(RequestPhase.GENERATING)
         streams = [pair for pair in answers if len(pair[1].pending) == 1]
         drafts = self._plan_drafts(streams)
-        tokens = [Token(slot.id, request.lora_key) for slot, request in streams if not len(request.draft)]
+        tokens = [NextToken(slot.id, request.lora_key) for slot, request in streams if not len(request.draft)]
         # Tokens that a grammar forced are evaluated like a prompt.
         evaluated = [pair for pair in answers if len(pair[1].pending) > 1 and not pair[1].is_redoing]
-        redone = [(Part(slot.id, len(request.pending)),) for slot, request in answers if request.is_redoing]
+        redone = [
+            (PromptPart(slot.id, len(request.pending)),) for slot, request in answers if request.is_redoing
+        ]
         if self._settings.cont_batching or not answers:
-            evaluated += self._running(Phase.PREFILL)
+            evaluated += self._running(RequestPhase.PREFILL)
         prompts = [
             self._prompt(slot, request)
             for slot, request in evaluated
@@ -303,7 +305,7 @@ class Runner(Worker):
             budget = min(budget, cost.n_tokens_in(ms - (n_groups - 1) * cost.decode_ms))
         return [*redone, *drafts, *plan_batches(tokens, prompts, budget, self._shape)]
 
-    def _running(self, phase: Phase) -> list[tuple[Slot, Request]]:
+    def _running(self, phase: RequestPhase) -> list[tuple[Slot, Request]]:
         """Return what may run in this step: lines of batches pause while there is something else."""
         running = self._scheduler.running(phase)
         return [pair for pair in running if not pair[1].is_batch] if self.yields else running
@@ -319,14 +321,16 @@ class Runner(Worker):
         ]
         return self.speculation.plan(streams, rooms)
 
-    def _prompt(self, slot: Slot, request: Request) -> Prompt:
+    def _prompt(self, slot: Slot, request: Request) -> PendingPrompt:
         """Return the rest of a prompt, up to where media begin or end."""
         n, segment = min(self._checkpointer.room(request), self._kv.room(slot)), request.segment
         if request.reports_prompt:
-            return Prompt(slot.id, n, request.lora_key, is_alone=True, n_max=MAX_ROWS)
+            return PendingPrompt(slot.id, n, request.lora_key, is_alone=True, n_max=MAX_ROWS)
         if segment is None:
-            return Prompt(slot.id, n, request.lora_key, is_answer=request.phase is Phase.GENERATING)
-        return Prompt(slot.id, min(n, segment.n), request.lora_key, segment.is_alone, segment.is_whole)
+            return PendingPrompt(
+                slot.id, n, request.lora_key, is_answer=request.phase is RequestPhase.GENERATING
+            )
+        return PendingPrompt(slot.id, min(n, segment.n), request.lora_key, segment.is_alone, segment.is_whole)
 
     def _run(self, plan: BatchPlan) -> list[Event]:
         """Evaluate a planned batch and return its events."""
@@ -394,9 +398,9 @@ class Runner(Worker):
         for slot, request, n in work:
             if request.segment is not None and request.segment.is_in_flat:
                 self._kv.trim(slot, 0)  # an image's tokens share a position: it cannot be cut between them
-            elif self._kv.rewind(slot, goes_back=request.phase is Phase.PREFILL):
+            elif self._kv.rewind(slot, goes_back=request.phase is RequestPhase.PREFILL):
                 continue
-            if request.phase is Phase.PREFILL:
+            if request.phase is RequestPhase.PREFILL:
                 request.start(self._clock(), n_cached=len(slot.tokens))
             else:
                 error = CorralError("the context was lost in a failed decode")
@@ -414,7 +418,10 @@ class Runner(Worker):
         elif self._prompt_cap > MIN_PREFILL and any(n > MIN_PREFILL for _, _, n in work):
             self._prompt_cap //= 2
         else:
-            holders = [*self._scheduler.running(Phase.PREFILL), *self._scheduler.running(Phase.GENERATING)]
+            holders = [
+                *self._scheduler.running(RequestPhase.PREFILL),
+                *self._scheduler.running(RequestPhase.GENERATING),
+            ]
             newest, request = max(holders, key=lambda pair: (pair[1].can_yield, pair[1].arrival))
             is_alone = all(other.arrival == request.arrival for _, other in holders)
             if request.can_yield and not is_alone:

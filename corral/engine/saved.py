@@ -12,7 +12,7 @@ NEVER = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedState:
     """After the first `shifted_from` tokens the context was shifted: a new evaluation would give other
     states.
 

@@ -13,12 +13,12 @@ from corral.core.result import Admitted, CacheEvent, CacheReport, Queue, Tier
 from corral.engine.coroutine import NO_RESERVATIONS, Reservations
 from corral.engine.fair_queue import FairQueue
 from corral.engine.kv import KvStore
-from corral.engine.prefix import Origin, Prefix, choose_slot, plan_prefix
+from corral.engine.prefix import Prefix, PrefixOrigin, choose_slot, plan_prefix
 from corral.engine.report import slot_of, tier_of, whole_report
 from corral.engine.reporter import Reporter
-from corral.engine.request import Phase, Request
+from corral.engine.request import Request, RequestPhase
 from corral.engine.reuse import Move, plan_reuse
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 from corral.engine.slot import Slot
 
 _NOTHING = np.zeros(0, np.int32)
@@ -60,7 +60,7 @@ class Scheduler:
         """Whether cached tokens are about to be used by a coroutine."""
         return bool(self._reserved.due)
 
-    def running(self, phase: Phase) -> list[tuple[Slot, Request]]:
+    def running(self, phase: RequestPhase) -> list[tuple[Slot, Request]]:
         """Return the slots in a phase, in order of their requests' arrival."""
         pairs = [
             (slot, request)
@@ -70,7 +70,7 @@ class Scheduler:
         pairs.sort(key=_arrival)
         return pairs
 
-    def has_running(self, phase: Phase) -> bool:
+    def has_running(self, phase: RequestPhase) -> bool:
         return any(
             slot.request is not None and _is_running(slot.request, phase) for slot in self._busy.values()
         )
@@ -78,7 +78,7 @@ class Scheduler:
     @property
     def evictable(self) -> list[Slot]:
         """Return slots whose tokens are only a cache and not about to be used; least recently used first."""
-        unused = [s for s in self.slots if s.request is None or s.request.phase is Phase.WAITING]
+        unused = [s for s in self.slots if s.request is None or s.request.phase is RequestPhase.WAITING]
         cached = [s for s in unused if len(s.tokens) and s.id not in self._reserved.due]
         return sorted(cached, key=lambda slot: slot.last_used)
 
@@ -178,7 +178,7 @@ class Scheduler:
     def _has_free_slot(self) -> bool:
         return any(slot.is_idle or slot.is_yielding for slot in self.public)
 
-    def fetch(self, request: Request) -> Future[Saved | None] | None:
+    def fetch(self, request: Request) -> Future[SavedState | None] | None:
         """Start reading the prefix of a prompt from disk, if no slot or host memory has it."""
         if not request.task.params.cache_prompt or not self._kv.has_disk:
             return None
@@ -191,7 +191,7 @@ class Scheduler:
 
     def same_prompt_waiters(self, slot: Slot, request: Request) -> list[tuple[Slot, Request]]:
         """Return requests that wait for the same prompt and may reuse its slot's content."""
-        waiting = self.running(Phase.WAITING)
+        waiting = self.running(RequestPhase.WAITING)
         return [pair for pair in waiting if self._wants(pair[1], slot, request.prompt)]
 
     def _wants(self, request: Request, slot: Slot, prompt: TokenArray) -> bool:
@@ -253,7 +253,7 @@ class Scheduler:
         return self._choose([slot for slot in self.slots[self._n_public :] if slot.is_idle], negative)
 
     def _assign(self, slot: Slot, request: Request) -> None:
-        request.phase = Phase.WAITING
+        request.phase = RequestPhase.WAITING
         slot.request = request
         self._busy[slot.id] = slot
         slot.affinity = request.affinity
@@ -306,7 +306,7 @@ class Scheduler:
         return True
 
     def _place_prompts(self, now: float) -> Iterator[Admitted]:
-        for slot, request in self.running(Phase.WAITING):
+        for slot, request in self.running(RequestPhase.WAITING):
             if request.handed_over is not None and self._take_over(slot, request, request.handed_over):
                 request.continue_from(now, request.task.n_past)
                 report = whole_report(-1, request.n_cached)
@@ -319,7 +319,7 @@ class Scheduler:
                 if request.positive is None:
                     yield msgspec.structs.replace(placed, n_cached=n_cached)
 
-    def _take_over(self, slot: Slot, request: Request, state: Saved) -> bool:
+    def _take_over(self, slot: Slot, request: Request, state: SavedState) -> bool:
         """Bring a request's own state into its slot. False: it is of no use, and the slot is empty."""
         request.handed_over = None
         self._kv.stash(slot, 0)
@@ -335,7 +335,7 @@ class Scheduler:
             self._kv.stash(slot, 0)
             self._kv.trim(slot, 0)
             slot.reuse_key, slot.n_system = request.reuse_key, params.n_system
-            return Admitted(request.id, slot.id, 0, self._report(request, Prefix(Origin.OWN, 0), slot))
+            return Admitted(request.id, slot.id, 0, self._report(request, Prefix(PrefixOrigin.OWN, 0), slot))
         own = self._kv.holding(slot, request.reuse_key_of(slot.id), request.accepts_shifted_of(slot.id))
         neighbours = [
             self._kv.holding(s, request.reuse_key, request.accepts_shifted)
@@ -344,7 +344,7 @@ class Scheduler:
         ]
         n_stored, stored = self._kv.stored(request)
         prefix = plan_prefix(prompt, own, neighbours, n_stored)
-        if prefix.origin is Origin.WAIT:
+        if prefix.origin is PrefixOrigin.WAIT:
             return None
         moves = self._plan_moves(prefix, slot, stored, request)
         report = self._report(request, prefix, slot, stored, moves)
@@ -365,15 +365,17 @@ class Scheduler:
         request: Request,
         prefix: Prefix,
         slot: Slot,
-        stored: Saved | None = None,
+        stored: SavedState | None = None,
         moves: Sequence[Move] = (),
     ) -> CacheReport:
         report = self.reporter.report(request, prefix, slot, self.slots, stored, moves)
         return msgspec.structs.replace(report, id_slot=self.public_id(report.id_slot))
 
-    def _plan_moves(self, prefix: Prefix, slot: Slot, stored: Saved | None, request: Request) -> list[Move]:
-        n_min, is_own = request.task.params.n_cache_reuse, prefix.origin is Origin.OWN
-        if not n_min or not self._kv.can_shift or prefix.origin is Origin.SLOT:
+    def _plan_moves(
+        self, prefix: Prefix, slot: Slot, stored: SavedState | None, request: Request
+    ) -> list[Move]:
+        n_min, is_own = request.task.params.n_cache_reuse, prefix.origin is PrefixOrigin.OWN
+        if not n_min or not self._kv.can_shift or prefix.origin is PrefixOrigin.SLOT:
             return []
         if is_own and self._kv.can_cut(slot) and slot.reuse_key.can_serve(request.reuse_key_of(slot.id)):
             return plan_reuse(slot.tokens.view, request.prompt, n_min)
@@ -381,12 +383,12 @@ class Scheduler:
             return plan_reuse(stored.tokens, request.prompt, n_min)
         return []
 
-    def _apply(self, prefix: Prefix, slot: Slot, stored: Saved | None, moves: list[Move]) -> int:
+    def _apply(self, prefix: Prefix, slot: Slot, stored: SavedState | None, moves: list[Move]) -> int:
         n = moves[-1].end if moves else prefix.n
-        self._kv.stash(slot, n if prefix.origin is Origin.OWN else 0)
-        if prefix.origin is Origin.SLOT:
+        self._kv.stash(slot, n if prefix.origin is PrefixOrigin.OWN else 0)
+        if prefix.origin is PrefixOrigin.SLOT:
             return self._kv.copy(self.slots[prefix.slot], slot, prefix.n)
-        if prefix.origin is Origin.STORE and stored is not None and not self._kv.load(slot, stored):
+        if prefix.origin is PrefixOrigin.STORE and stored is not None and not self._kv.load(slot, stored):
             return 0
         if moves:
             self._kv.reuse(slot, moves)
@@ -397,5 +399,5 @@ def _arrival(pair: tuple[Slot, Request]) -> int:
     return pair[1].arrival
 
 
-def _is_running(request: Request, phase: Phase) -> bool:
+def _is_running(request: Request, phase: RequestPhase) -> bool:
     return request.phase is phase and request.swapped is None and not request.is_paused

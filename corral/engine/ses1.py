@@ -30,7 +30,7 @@ from corral.engine.ggsq import read_ggsq, write_ggsq
 from corral.engine.grouping import Grouping
 from corral.engine.ports import StatePort
 from corral.engine.reuse_key import ReuseKey
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 from corral.engine.ses1_table import MAX_TABLE_BYTES, Row, pack_table, parse_table, table_bytes
 
 VERSION = 1
@@ -97,7 +97,7 @@ class Ses1:
         grouped = xxhash.xxh3_128_digest(port.fingerprint + how)
         self.fingerprint = grouped if grouping.is_active else port.fingerprint
 
-    def write(self, fd: int, saved: Saved, secret: bytes = b"") -> int:
+    def write(self, fd: int, saved: SavedState, secret: bytes = b"") -> int:
         """Write a file from its start, signed with the secret if there is one; return its size."""
         parts = self._port.pack(saved.state)
         start = bytes(parts[0][: _MARK.start]) + _SEALED
@@ -122,13 +122,13 @@ class Ses1:
         write_all(fd, _close.pack(digest.digest(), _LAST_WORD))
         return os.lseek(fd, 0, os.SEEK_CUR)
 
-    def write_ggsq(self, fd: int, saved: Saved) -> int:
+    def write_ggsq(self, fd: int, saved: SavedState) -> int:
         """Write a slot file of llama.cpp; return its size."""
         if self._grouping.is_active:
             raise InvalidRequest("slot files of llama.cpp have no groups (--grp-attn-n)")
         return write_ggsq(fd, saved, self._port)
 
-    def read(self, fd: int, is_ours: bool, secret: bytes = b"") -> Saved:
+    def read(self, fd: int, is_ours: bool, secret: bytes = b"") -> SavedState:
         """Read the content of a file; InvalidRequest says why it cannot be used. `is_ours`: it must be
         sealed, or a slot file of llama.cpp. With a secret, a state is an imported one unless that has signed
         it."""
@@ -153,7 +153,9 @@ class Ses1:
             raise InvalidRequest("the state contains token ids outside this model's vocabulary")
         return tokens
 
-    def _read_state(self, fd: int, n_file: int, tokens: TokenArray, is_ours: bool, secret: bytes) -> Saved:
+    def _read_state(
+        self, fd: int, n_file: int, tokens: TokenArray, is_ours: bool, secret: bytes
+    ) -> SavedState:
         start = _head.size + tokens.nbytes
         n_bytes = n_file - start
         n_max = self._port.max_state_bytes + self._port.max_checkpoint_bytes + _MAX_TAIL_BYTES
@@ -176,8 +178,8 @@ class Ses1:
         checkpoints = tuple(self._read_checkpoints(buffer[n_bytes:], rows, positions, is_ours))
         state = self._port.unpack(buffer, n_bytes, positions, is_ours)
         if title is None:
-            return Saved(tokens, state, is_imported=is_imported)
-        return Saved(
+            return SavedState(tokens, state, is_imported=is_imported)
+        return SavedState(
             tokens,
             state,
             title.shifted_from,
@@ -278,13 +280,13 @@ def _is_signed(title: Title, tokens: TokenArray, sealed: memoryview, secret: byt
     return bool(title.signature) and hmac.compare_digest(_sign(secret, signed), title.signature)
 
 
-def _version_of(saved: Saved) -> int:
+def _version_of(saved: SavedState) -> int:
     if saved.checkpoints:
         return CHECKPOINTED
     return OWNED if saved.tenant else ADAPTED if saved.lora_key else VERSION
 
 
-def _reuse_key_of(saved: Saved) -> bytes:
+def _reuse_key_of(saved: SavedState) -> bytes:
     if saved.checkpoints or saved.tenant:
         return (saved.lora_key or _NO_KEY) + (saved.tenant or _NO_KEY)
     return saved.lora_key

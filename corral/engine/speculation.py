@@ -20,7 +20,7 @@ from corral.core.media import has_media
 from corral.core.media_item import text_tokens
 from corral.core.params import MAX_AHEAD
 from corral.core.settings import EngineSettings
-from corral.engine.batch import BatchPlan, Part
+from corral.engine.batch import BatchPlan, PromptPart
 from corral.engine.cost import CostModel
 from corral.engine.draft_length import plan_length
 from corral.engine.lookup import find_continuation
@@ -83,7 +83,7 @@ class Speculation:
         self._n_passed += 1
         for (slot, request), n_room in zip(streams, rooms, strict=True):
             request.draft = self._propose(slot, request, len(streams), n_room)
-        return [(Part(slot.id, 1 + len(r.draft)),) for slot, r in streams if len(r.draft)]
+        return [(PromptPart(slot.id, 1 + len(r.draft)),) for slot, r in streams if len(r.draft)]
 
     def _propose(self, slot: Slot, request: Request, n_streams: int, n_room: int) -> TokenArray:
         """Draft up to `n_room` tokens after the pending one, if that promises to be faster."""

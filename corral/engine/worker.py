@@ -15,7 +15,7 @@ from corral.engine.coroutine import Coroutine, Reservations
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PlannedBatch:
     """Chunks that are evaluated at once. `begun` is reported before, in case the engine crashes."""
 
     run: Callable[[], list[Event]]
@@ -49,7 +49,7 @@ class Worker:
         """Give free resources to waiting tasks."""
         return ()
 
-    def plan(self, _ms: float) -> Sequence[Batch]:
+    def plan(self, _ms: float) -> Sequence[PlannedBatch]:
         """Plan a batch for this step that takes about `ms`, because streams wait for its end."""
         return ()
 

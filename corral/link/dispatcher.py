@@ -21,7 +21,7 @@ from corral.link.lifecycle import EngineState
 from corral.link.load_table import LoadTable
 from corral.link.member import Member
 from corral.link.pending_task import HeldState, PendingTask
-from corral.link.placement import Demand, EngineCost, estimate_ms
+from corral.link.placement import EngineCost, TaskDemand, estimate_ms
 from corral.link.prefix_index import HeldBlocks
 
 replace = msgspec.structs.replace
@@ -125,15 +125,15 @@ class Dispatcher:
             self._table.is_open[index] = self._members[index].is_open
         return bool(self._table.is_open[list(indexes)].all())
 
-    def _demand(self, task: Task | Embed, blocks: PromptBlocks) -> Demand:
+    def _demand(self, task: Task | Embed, blocks: PromptBlocks) -> TaskDemand:
         if isinstance(task, Embed):
-            return Demand(sum(map(len, task.inputs)))
+            return TaskDemand(sum(map(len, task.inputs)))
         cached = self._held.n_cached(blocks.own)
         for index, n in self._held.n_cached(blocks.shared).items():
             cached[index] = max(n, cached.get(index, 0))
         conversation = _conversation(task)
         last = self._conversations.get(conversation, -1) if conversation is not None else -1
-        return Demand(len(task.prompt), cached, last)
+        return TaskDemand(len(task.prompt), cached, last)
 
     def _heirs(self, member: Member, pending: PendingTask) -> list[Member]:
         """Return the engines that may continue a task."""
@@ -192,7 +192,7 @@ class Dispatcher:
             return False
         demand = self._demand(pending.task, _blocks(pending.task))
         n_left, others = full.load_without(pending.task.id)
-        stays_ms = estimate_ms(Demand(n_left), full.index, others)
+        stays_ms = estimate_ms(TaskDemand(n_left), full.index, others)
         return estimate_ms(demand, free.index, free.load_now) < stays_ms
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from corral.link.placement import CLOSE, CROWD, SERVICE_MS, TOKEN_MS, WORK, Demand, EngineCost, EngineLoad
+from corral.link.placement import CLOSE, CROWD, SERVICE_MS, TOKEN_MS, WORK, EngineCost, EngineLoad, TaskDemand
 
 Mask = npt.NDArray[np.bool_]
 _NO_LOAD = EngineLoad(1)
@@ -51,7 +51,7 @@ class LoadTable:
         mask[list(indexes)] = True
         return mask
 
-    def place(self, demand: Demand, among: Mask) -> tuple[int, int]:
+    def place(self, demand: TaskDemand, among: Mask) -> tuple[int, int]:
         """Return the engine for a task, and the one that would be soonest, of some that there are."""
         cached = self._column(demand.cached)
         estimates = np.where(among, self._estimate(demand, cached), np.inf)
@@ -83,7 +83,7 @@ class LoadTable:
             column[list(values)] = list(values.values())
         return column
 
-    def _estimate(self, demand: Demand, cached: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def _estimate(self, demand: TaskDemand, cached: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return what `placement.estimate_ms` returns for each engine, to the bit."""
         n_slots, n_tasks = self._columns["n_slots"], self._n_tasks
         token_ms, service_ms = self._columns["token_ms"], self._columns["service_ms"]

@@ -67,7 +67,7 @@ class EngineLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class TaskDemand:
     """A task to be placed. `cached`: tokens of its prompt by engine; `last`: where its conversation was."""
 
     n_prompt: int
@@ -75,7 +75,7 @@ class Demand:
     last: int = -1
 
 
-def estimate_ms(demand: Demand, index: int, load: EngineLoad) -> float:
+def estimate_ms(demand: TaskDemand, index: int, load: EngineLoad) -> float:
     """Return the cost of a task on this engine."""
     n_left = max(1, demand.n_prompt - demand.cached.get(index, 0))
     n_before = max(0, 1 - load.n_free)

@@ -20,7 +20,7 @@ from corral.link.frame import BlockingChannel, decode_segments, decode_vocab_fil
 from corral.link.log import log_to_front
 from corral.llama import library
 from corral.llama.model import Model
-from corral.llama.vocab import Vocab
+from corral.llama.vocab import NativeVocab
 from corral.text.vocab import VocabFile
 
 _STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
@@ -39,7 +39,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _open(file: VocabFile, life: BlockingChannel) -> Vocab:
+def _open(file: VocabFile, life: BlockingChannel) -> NativeVocab:
     try:
         library.start(verbose=False)
         model = Model.open(file.path, vocab_only=True, overrides=file.overrides)
@@ -50,7 +50,7 @@ def _open(file: VocabFile, life: BlockingChannel) -> Vocab:
     return model.vocab
 
 
-def _serve_all(vocab: Vocab, channels: list[BlockingChannel]) -> None:
+def _serve_all(vocab: NativeVocab, channels: list[BlockingChannel]) -> None:
     threading.stack_size(_stack_bytes(len(channels)))
     for channel in channels:
         threading.Thread(target=_serve, args=(vocab, channel), daemon=True).start()
@@ -65,7 +65,7 @@ def _stack_bytes(n_threads: int) -> int:
     return max(_MIN_STACK_BYTES, min(_STACK_BYTES, limit // (4 * n_threads) // page * page))
 
 
-def _serve(vocab: Vocab, channel: BlockingChannel) -> None:
+def _serve(vocab: NativeVocab, channel: BlockingChannel) -> None:
     try:
         while (body := channel.receive()) is not None:
             channel.send([vocab.tokenize_bytes(*segment) for segment in decode_segments(body)])

@@ -24,7 +24,7 @@ from corral.grammar.fault import find_fault
 from corral.grammar.gbnf import gbnf_to_lark
 from corral.llama.library import lib
 from corral.llama.trigger import TriggerWords
-from corral.llama.vocab import Vocab
+from corral.llama.vocab import NativeVocab
 
 MASK_THREADS = 2
 FAULT_S = 2.0  # to locate the error in a schema; no other grammar compiles meanwhile
@@ -42,7 +42,7 @@ class _Compiled(NamedTuple):
 class Compiler:
     """Compiles matchers for one vocabulary; its token table is built for the first grammar."""
 
-    def __init__(self, vocab: Vocab) -> None:
+    def __init__(self, vocab: NativeVocab) -> None:
         self._vocab = vocab
         self._tokenizer: LLTokenizer | None = None
         self._cache: LRUCache[tuple[str, str], _Compiled] = LRUCache(CACHE_BYTES, lambda kept: len(kept.text))
@@ -87,7 +87,7 @@ class Matcher:
         self,
         matcher: LLMatcher,
         tokenizer: LLTokenizer,
-        vocab: Vocab,
+        vocab: NativeVocab,
         constraint: Constraint,
         masks: ThreadPoolExecutor,
     ) -> None:
@@ -227,7 +227,7 @@ def _reason(error: str) -> str:
     return reason.rpartition("failed to compile JSON schema: ")[2]
 
 
-def _tokenizer(vocab: Vocab) -> LLTokenizer:
+def _tokenizer(vocab: NativeVocab) -> LLTokenizer:
     """Convert the vocabulary for llguidance: control tokens have no text, all others do."""
     tokens = [
         b"\xff" * vocab.is_control(token) + vocab.piece(token, special=True)
@@ -261,7 +261,7 @@ class _LosslessVocab:
     is_tokenizer_wrapper = True
     bos_token_id = None
 
-    def __init__(self, tokenizer: LLTokenizer, tokens: list[bytes], vocab: Vocab) -> None:
+    def __init__(self, tokenizer: LLTokenizer, tokens: list[bytes], vocab: NativeVocab) -> None:
         self._tokenizer = tokenizer
         self.tokens = tokens
         self.eos_token_id = min(vocab.eog_tokens)

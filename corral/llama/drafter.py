@@ -20,7 +20,7 @@ from corral.llama.device import place
 from corral.llama.hardware import draft_thread_counts, flash_attn_type
 from corral.llama.library import lib
 from corral.llama.model import Model
-from corral.llama.vocab import Vocab
+from corral.llama.vocab import NativeVocab
 
 _MAX_CHUNK = 256  # prompt tokens evaluated at once
 _BRIEF_CHUNK = 32  # the same, while other streams wait
@@ -153,13 +153,13 @@ def _of_draft(settings: EngineSettings) -> EngineSettings:
     return msgspec.structs.replace(settings, n_gpu_layers=settings.n_gpu_layers_draft)
 
 
-def _check_vocabulary(ours: Vocab, theirs: Vocab) -> None:
+def _check_vocabulary(ours: NativeVocab, theirs: NativeVocab) -> None:
     reason = _difference(ours, theirs)
     if reason:
         raise CorralError(f"--model-draft: its vocabulary differs from the model's: {reason}")
 
 
-def _difference(ours: Vocab, theirs: Vocab) -> str:
+def _difference(ours: NativeVocab, theirs: NativeVocab) -> str:
     if ours.type != theirs.type:
         return "they are of different types"
     if abs(ours.n_tokens - theirs.n_tokens) > _MAX_MORE_TOKENS:

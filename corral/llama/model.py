@@ -22,7 +22,7 @@ from corral.llama.context_params import context_params
 from corral.llama.device import NOWHERE, Placement, place, start
 from corral.llama.library import LlamaError, last_words, lib
 from corral.llama.override import check_overrides, native_overrides, overridden_texts
-from corral.llama.vocab import Vocab
+from corral.llama.vocab import NativeVocab
 
 if TYPE_CHECKING:
     from corral.llama.control_vector import ControlVector
@@ -44,7 +44,7 @@ class Model:
         self.handle = handle
         self.path = path
         self._overrides = overridden_texts(overrides)
-        self.vocab = Vocab(lib.llama_model_get_vocab(handle))
+        self.vocab = NativeVocab(lib.llama_model_get_vocab(handle))
         self.control_vector: ControlVector | None = None  # for all of its contexts
         self._placement: Placement | None = None
         self._tensors: frozenset[str] = frozenset()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from corral.core.chunk import Encoded, TokenArray
+from corral.core.chunk import MediaRows, TokenArray
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.media import key_of, placeholder_tokens
 from corral.core.media_item import MediaItem, MediaKind
@@ -93,7 +93,7 @@ class Projector:
 
     def encode(
         self, media: Sequence[tuple[MediaItem, memoryview]], go_on: Callable[[], bool]
-    ) -> Iterator[dict[bytes, Encoded]]:
+    ) -> Iterator[dict[bytes, MediaRows]]:
         """Encode the spans of media items, by their tokens; batched where libmtmd can. `go_on` is called
         regularly and may wait; it returns False to cancel."""
         with ExitStack() as stack:
@@ -118,7 +118,9 @@ class Projector:
             raise LlamaError(f"it cannot be encoded: {last_words()}")
         return (batch, waiting[:n]), waiting[n:]
 
-    def _encode(self, batch: Any, parts: Sequence[_Part], go_on: Callable[[], bool]) -> dict[bytes, Encoded]:
+    def _encode(
+        self, batch: Any, parts: Sequence[_Part], go_on: Callable[[], bool]
+    ) -> dict[bytes, MediaRows]:
         self._go_on, self._is_stopped, self._n_nodes = go_on, False, 0
         try:
             code = mtmd.mtmd_batch_encode(batch)
@@ -139,7 +141,7 @@ class Projector:
             self._is_stopped = not self._go_on()
         return not self._is_stopped
 
-    def _read(self, batch: Any, part: _Part) -> Encoded:
+    def _read(self, batch: Any, part: _Part) -> MediaRows:
         pointer = mtmd.mtmd_batch_get_output_embd(batch, part.chunk)
         data = ctypes.string_at(pointer, 4 * len(part.tokens) * self._width)
         rows = np.frombuffer(data, np.float32).reshape(-1, self._width)
@@ -147,9 +149,9 @@ class Projector:
             raise CorralError("the projector's output has values that are not finite")
         is_causal = not mtmd.mtmd_decode_use_non_causal(self._handle, part.chunk)
         if not self._has_planes:
-            return Encoded(rows, is_causal=is_causal)
+            return MediaRows(rows, is_causal=is_causal)
         places = self._places(part.chunk, 0)
-        return Encoded(rows, places, self._places(part.chunk, 1) - places, is_causal)
+        return MediaRows(rows, places, self._places(part.chunk, 1) - places, is_causal)
 
     def _parts(self, medium: MediaItem, samples: memoryview | None, stack: ExitStack) -> list[_Part]:
         """Return the spans of an item; text spans have no chunk."""

@@ -23,7 +23,7 @@ from corral.llama.mirostat import Mirostat
 from corral.llama.stage import NativeStage, XtcStage
 from corral.llama.stage_builder import StageBuilder
 from corral.llama.token_probs import find_top_probs
-from corral.llama.vocab import Vocab
+from corral.llama.vocab import NativeVocab
 
 if TYPE_CHECKING:
     from corral.llama.constraint import Matcher
@@ -39,7 +39,7 @@ class Sampler:
 
     def __init__(
         self,
-        vocab: Vocab,
+        vocab: NativeVocab,
         candidates: Candidates,
         params: SamplingParams,
         prompt: Sequence[int],

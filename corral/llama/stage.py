@@ -18,7 +18,7 @@ from corral.llama.candidates import Candidates, softmax
 from corral.llama.library import lib
 
 
-class Stage(Protocol):
+class SamplerStage(Protocol):
     def apply(self, candidates: Candidates, index: int) -> None: ...
 
     def accept(self, token: int) -> None: ...

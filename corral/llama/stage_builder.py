@@ -13,13 +13,13 @@ from corral.llama.library import lib
 from corral.llama.stage import (
     NativeStage,
     NewlineSparedStage,
-    Stage,
+    SamplerStage,
     TailFreeStage,
     TypicalStage,
     XtcStage,
     native_dry,
 )
-from corral.llama.vocab import Vocab
+from corral.llama.vocab import NativeVocab
 
 _COLDEST = 1e-4
 
@@ -29,7 +29,7 @@ class StageBuilder:
 
     def __init__(
         self,
-        vocab: Vocab,
+        vocab: NativeVocab,
         params: SamplingParams,
         prompt: Sequence[int],
         n_ctx: int,
@@ -40,11 +40,11 @@ class StageBuilder:
         self._prompt = prompt
         self._accepted = accepted
         self._n_ctx = n_ctx
-        self._stages: list[Stage] = []
+        self._stages: list[SamplerStage] = []
         self.is_greedy = False
         self.n_best = vocab.n_tokens  # with top-k first, other candidates need not be loaded
 
-    def build(self) -> list[Stage]:
+    def build(self) -> list[SamplerStage]:
         p = self._params
         names = p.samplers
         if "penalties" not in names:
@@ -180,15 +180,15 @@ class StageBuilder:
     def _window(self, last_n: int) -> int:
         return self._n_ctx if last_n < 0 else min(last_n, self._n_ctx)
 
-    def _add_with_history(self, stage: Stage, history: Sequence[int], last_n: int) -> None:
+    def _add_with_history(self, stage: SamplerStage, history: Sequence[int], last_n: int) -> None:
         for token in [*history[-last_n:], *self._accepted][-last_n:]:
             stage.accept(token)
         self._stages.append(stage)
 
 
-def _chained(stages: Sequence[Stage]) -> list[Stage]:
+def _chained(stages: Sequence[SamplerStage]) -> list[SamplerStage]:
     """Let libllama apply its samplers that follow each other in one call."""
-    chained: list[Stage] = []
+    chained: list[SamplerStage] = []
     for is_native, group in groupby(stages, lambda stage: type(stage) is NativeStage):
         run = list(group)
         chained += [NativeStage.chain([s for s in run if isinstance(s, NativeStage)])] if is_native else run

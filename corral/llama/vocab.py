@@ -31,7 +31,7 @@ _ALL_BYTES = "".join(
 )
 
 
-class Vocab:
+class NativeVocab:
     """Borrows the vocabulary of an open `Model`."""
 
     def __init__(self, handle: Any) -> None:

@@ -18,7 +18,7 @@ from corral.api.caller import caller_in, change_caller
 from corral.api.error import ErrorAnswer
 from corral.api.key_limits import KeyLimits
 from corral.api.route_table import RouteTable
-from corral.core.client import Client, Limits
+from corral.core.client import Client, ClientLimits
 from corral.core.errors import CorralError, Unauthorized
 from corral.core.key_role import KeyRole, Permission
 from corral.core.settings import ServerSettings
@@ -103,7 +103,7 @@ class Keys:
         if not weight:
             raise CorralError(f"--api-key-file: the weight of '{found[1]}' must be greater than 0")
         words = [word.partition("=") for word in found[3].split(",") if word]
-        limits = Limits(**{_LIMITS[name]: int(value) for name, equals, value in words if equals})
+        limits = ClientLimits(**{_LIMITS[name]: int(value) for name, equals, value in words if equals})
         roles = [KeyRole(name) for name, equals, _ in words if not equals]
         if len(roles) > 1:
             raise CorralError(f"--api-key-file: '{found[1]}' has {len(roles)} roles; a key has one")

@@ -10,7 +10,7 @@ from corral.telemetry.explain_cache import explain_cache, most_evaluated
 from corral.telemetry.explain_time import explain_time, slowest
 from corral.telemetry.history import Ended, EngineLife
 from corral.telemetry.live_json import Timebase, milliseconds, render_cached
-from corral.telemetry.phases import Phase, request_phases, task_phases
+from corral.telemetry.phases import TimedPhase, request_phases, task_phases
 from corral.telemetry.reason import Reason
 from corral.telemetry.record import RequestRecord, TaskRecord
 
@@ -62,7 +62,7 @@ def _task(record: RequestRecord, task: TaskRecord) -> dict[str, Any]:
     }
 
 
-def _phases(phases: Iterable[Phase]) -> list[dict[str, Any]]:
+def _phases(phases: Iterable[TimedPhase]) -> list[dict[str, Any]]:
     return [
         {
             "kind": each.kind.value,

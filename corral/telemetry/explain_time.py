@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from corral.telemetry.phases import Kind, Phase, request_phases, task_phases
+from corral.telemetry.phases import PhaseKind, TimedPhase, request_phases, task_phases
 from corral.telemetry.reason import Quantity, Reason, number, say, seconds, share
 from corral.telemetry.record import LEFT, RequestRecord, TaskRecord
 
@@ -83,11 +83,11 @@ def _introduction(record: RequestRecord, task: TaskRecord, total: float) -> Iter
 
 def _around(record: RequestRecord) -> Iterator[Timed]:
     for phase in request_phases(record):
-        if phase.kind is Kind.PREPARE and phase.seconds >= _LEAST_S:
+        if phase.kind is PhaseKind.PREPARE and phase.seconds >= _LEAST_S:
             n = sum(task.arrival.n_media for task in record.tasks)
             media, time = number(n, "media item"), seconds(phase.seconds)
             yield phase.seconds, _say("media" if n else "prepare", time=time, media=media)
-        if phase.kind is Kind.SEND and phase.seconds >= max(_LEAST_S, record.blocked_s):
+        if phase.kind is PhaseKind.SEND and phase.seconds >= max(_LEAST_S, record.blocked_s):
             yield phase.seconds, _say("send", time=seconds(phase.seconds))
     if record.blocked_s >= _LEAST_S:
         yield record.blocked_s, _say("slow_reader", time=seconds(record.blocked_s))
@@ -102,22 +102,22 @@ def _inside(record: RequestRecord, task: TaskRecord, away_s: float) -> Iterator[
             yield phase.seconds, reason
 
 
-def _phase(task: TaskRecord, phase: Phase, total: float, away_s: float) -> Iterator[Reason]:
+def _phase(task: TaskRecord, phase: TimedPhase, total: float, away_s: float) -> Iterator[Reason]:
     time, part, tokens = seconds(phase.seconds), share(phase.seconds, total), number(phase.n, "token")
-    if phase.kind is Kind.QUEUE:
+    if phase.kind is PhaseKind.QUEUE:
         yield _queue(task, time, away_s)
         yield from _preparation(task, phase)
-    elif phase.kind is Kind.PREFIX:
+    elif phase.kind is PhaseKind.PREFIX:
         yield _say("restore", time=time, tokens=tokens)
-    elif phase.kind is Kind.PROMPT:
+    elif phase.kind is PhaseKind.PROMPT:
         tokens, rate = number(phase.n, "prompt token"), number(round(phase.n / phase.seconds))
         yield _say("prompt", time=time, share=part, tokens=tokens, rate=rate)
         yield from _sharing(task.load_at_start, task.load_at_first, phase, _PROMPTING)
-    elif phase.kind is Kind.DECODE:
+    elif phase.kind is PhaseKind.DECODE:
         each = seconds(phase.seconds / max(1, phase.n - 1))
         yield _say("decode", time=time, share=part, tokens=tokens, each=each)
         yield from _sharing(task.load_at_first, task.load_at_end, phase, _DECODING)
-    elif phase.kind is Kind.LOST:
+    elif phase.kind is PhaseKind.LOST:
         yield _say("engine_lost", time=time)
 
 
@@ -146,14 +146,14 @@ def _queue(task: TaskRecord, time: Quantity, away_s: float) -> Reason:
     return _say("step", time=time)
 
 
-def _preparation(task: TaskRecord, phase: Phase) -> Iterator[Reason]:
+def _preparation(task: TaskRecord, phase: TimedPhase) -> Iterator[Reason]:
     report = task.admitted.report if task.admitted is not None else None
     prepare_s = min(phase.seconds, report.prepare_ms / 1e3) if report is not None else 0.0
     if prepare_s >= _LEAST_S:
         yield _say("grammar" if task.arrival.has_grammar else "disk", time=seconds(prepare_s))
 
 
-def _sharing(before: float, after: float, phase: Phase, verb: Quantity) -> Iterator[Reason]:
+def _sharing(before: float, after: float, phase: TimedPhase, verb: Quantity) -> Iterator[Reason]:
     """Yield how many others had slots meanwhile, on average."""
     n = (after - before) / phase.seconds - 1
     if before < after and n >= _SHARED:

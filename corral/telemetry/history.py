@@ -16,7 +16,7 @@ from corral.telemetry.quantiles import Latency, Quantiles
 from corral.telemetry.record import RequestRecord, TaskRecord
 from corral.telemetry.request_observer import Asked
 from corral.telemetry.sources import ServerSource, kv_use
-from corral.telemetry.timeline import Phase, SlotTimeline, Span, source_of
+from corral.telemetry.timeline import SlotPhase, SlotTimeline, Span, source_of
 
 SAMPLE_S = 0.5
 HISTORY_S = 60.0
@@ -158,7 +158,7 @@ class History:
         span = self.timeline.find(task)
         if span is None:
             return
-        if span.phase is Phase.PREFILL:
+        if span.phase is SlotPhase.PREFILL:
             span = self.timeline.start_decode(span, task.last_at)
         span.n_done = result.timings.predicted_n
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from corral.telemetry.record import RequestRecord, TaskRecord
 
 
-class Kind(str, enum.Enum):
+class PhaseKind(str, enum.Enum):
     PREPARE = "prepare"  # the body is read and checked, the prompt rendered and tokenized
     QUEUE = "queue"  # waits for a slot
     PREFIX = "prefix"  # the cached beginning comes into the slot
@@ -24,10 +24,10 @@ class Kind(str, enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class TimedPhase:
     """`n`: tokens reused, evaluated or generated in it."""
 
-    kind: Kind
+    kind: PhaseKind
     start: float
     end: float
     n: int = 0
@@ -37,39 +37,39 @@ class Phase:
         return self.end - self.start
 
 
-def request_phases(record: RequestRecord) -> list[Phase]:
+def request_phases(record: RequestRecord) -> list[TimedPhase]:
     """Return what was done before and after the tasks of a request that has ended."""
     tasks = record.tasks
     if not tasks:
-        return [_phase(record, Kind.PREPARE, record.started_at, record.ended_at)]
-    found = [_phase(record, Kind.PREPARE, record.started_at, min(task.queued_at for task in tasks))]
+        return [_phase(record, PhaseKind.PREPARE, record.started_at, record.ended_at)]
+    found = [_phase(record, PhaseKind.PREPARE, record.started_at, min(task.queued_at for task in tasks))]
     last = max(task.ended_at for task in tasks)
     if last and record.ended_at > last:
-        found.append(_phase(record, Kind.SEND, last, record.ended_at))
+        found.append(_phase(record, PhaseKind.SEND, last, record.ended_at))
     return found
 
 
-def task_phases(record: RequestRecord, task: TaskRecord) -> list[Phase]:
+def task_phases(record: RequestRecord, task: TaskRecord) -> list[TimedPhase]:
     """Return the phases of one of its tasks, in the order in which they began."""
     return [_phase(record, kind, start, end, n) for kind, start, end, n in _spans(task) if end >= start]
 
 
-def _spans(task: TaskRecord) -> Iterator[tuple[Kind, float, float, int]]:
+def _spans(task: TaskRecord) -> Iterator[tuple[PhaseKind, float, float, int]]:
     end = task.ended_at or task.last_at
     if not task.admitted_at:
-        yield Kind.QUEUE, task.queued_at, end, 0
+        yield PhaseKind.QUEUE, task.queued_at, end, 0
         return
     n_cached = task.admitted.n_cached if task.admitted is not None else 0
     placed = max(task.queued_at, task.admitted_at - restore_s(task))
-    yield Kind.QUEUE, task.queued_at, placed, 0
+    yield PhaseKind.QUEUE, task.queued_at, placed, 0
     if n_cached:
-        yield Kind.PREFIX, placed, task.admitted_at, n_cached
-    yield Kind.PROMPT, task.admitted_at, task.first_at or end, max(0, task.n_prompt - n_cached)
+        yield PhaseKind.PREFIX, placed, task.admitted_at, n_cached
+    yield PhaseKind.PROMPT, task.admitted_at, task.first_at or end, max(0, task.n_prompt - n_cached)
     if task.first_at:
         n = task.timings.predicted_n if task.timings is not None else 0
-        yield Kind.DECODE, task.first_at, task.last_at, n
+        yield PhaseKind.DECODE, task.first_at, task.last_at, n
     for lost, back in task.resumptions:
-        yield Kind.LOST, lost, back or end, 0
+        yield PhaseKind.LOST, lost, back or end, 0
 
 
 def restore_s(task: TaskRecord) -> float:
@@ -80,5 +80,5 @@ def restore_s(task: TaskRecord) -> float:
     return report.restore_ms / 1e3
 
 
-def _phase(record: RequestRecord, kind: Kind, start: float, end: float, n: int = 0) -> Phase:
-    return Phase(kind, start - record.started_at, end - record.started_at, n)
+def _phase(record: RequestRecord, kind: PhaseKind, start: float, end: float, n: int = 0) -> TimedPhase:
+    return TimedPhase(kind, start - record.started_at, end - record.started_at, n)

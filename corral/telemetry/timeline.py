@@ -15,7 +15,7 @@ NONE, OWN, SLOT = "none", "own", "slot"
 SOURCES = (NONE, OWN, SLOT, Tier.RAM.value, Tier.DISK.value)
 
 
-class Phase(str, enum.Enum):
+class SlotPhase(str, enum.Enum):
     PREFILL = "prefill"
     DECODE = "decode"
 
@@ -26,7 +26,7 @@ class Span:
 
     number: int
     id_slot: int
-    phase: Phase
+    phase: SlotPhase
     task: TaskRecord
     id: str  # of the request
     key: str
@@ -58,7 +58,7 @@ class SlotTimeline:
 
     def admit(self, record: RequestRecord, task: TaskRecord, admitted: Admitted, now: float) -> None:
         self.end(task, now, is_lost=True)  # in a lost engine, if any
-        self._begin(Phase.PREFILL, record.id, record.client.name, task, admitted, now)
+        self._begin(SlotPhase.PREFILL, record.id, record.client.name, task, admitted, now)
 
     def find(self, task: TaskRecord) -> Span | None:
         return self._open.get(task)
@@ -66,7 +66,7 @@ class SlotTimeline:
     def start_decode(self, span: Span, now: float) -> Span:
         span.n_done = span.task.n_prompt
         self.end(span.task, now)
-        return self._begin(Phase.DECODE, span.id, span.key, span.task, span.admitted, now)
+        return self._begin(SlotPhase.DECODE, span.id, span.key, span.task, span.admitted, now)
 
     def end(self, task: TaskRecord, now: float, is_lost: bool = False) -> None:
         span = self._open.pop(task, None)
@@ -89,10 +89,10 @@ class SlotTimeline:
             self._ended.popleft()
 
     def _begin(
-        self, phase: Phase, id_: str, key: str, task: TaskRecord, admitted: Admitted, now: float
+        self, phase: SlotPhase, id_: str, key: str, task: TaskRecord, admitted: Admitted, now: float
     ) -> Span:
         self._n += 1
-        n_done = admitted.n_cached if phase is Phase.PREFILL else 0
+        n_done = admitted.n_cached if phase is SlotPhase.PREFILL else 0
         span = Span(self._n, admitted.id_slot, phase, task, id_, key, admitted, now, n_done=n_done)
         self._open[task] = span
         return span

@@ -23,7 +23,7 @@ from corral.core.settings import EngineSettings
 from corral.llama.context import Context
 from corral.llama.library import LlamaError, lib
 from corral.llama.model import Model
-from corral.llama.vocab import Vocab
+from corral.llama.vocab import NativeVocab
 from corral.tuning.context import open_context
 
 WINDOW = 512  # tokens; the first half is context and is not scored
@@ -237,7 +237,7 @@ def _row_count(half: int, n_vocab: int) -> int:
     return min(half, max(_MAX_LOGITS // n_vocab // 8 * 8, 8))
 
 
-def _tokenize(vocab: Vocab, text: str) -> TokenArray:
+def _tokenize(vocab: NativeVocab, text: str) -> TokenArray:
     """Tokenize in a thread with a large stack."""
     previous = threading.stack_size(_STACK_BYTES)
     try:

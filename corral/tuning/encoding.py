@@ -32,32 +32,32 @@ _KEEPING_NUMBER = 8  # as a tensor type
 _log = logging.getLogger(__name__)
 
 
-class Encoded(NamedTuple):
+class ChosenEncoding(NamedTuple):
     """The settings of an engine, and for the log the encoding of its weights and the reason."""
 
     settings: EngineSettings
     weights: str = ""
 
 
-def with_encoding(settings: EngineSettings, report: Report) -> Encoded:
+def with_encoding(settings: EngineSettings, report: Report) -> ChosenEncoding:
     """Return the settings with the file to open. `report` gets the progress of a re-encoding: what, and
     why."""
     device.start(settings)
     encoding = settings.transcode
     if encoding == OFF or (encoding == AUTO and uses_gpu(settings)):
-        return Encoded(settings)
+        return ChosenEncoding(settings)
     given = GGML_TYPES[main_type(settings.model)].name.upper()
     if encoding != AUTO:
         why = f"requested by --transcode {encoding}"
         on_progress = partial(report, f"the weights from {given} to {encoding}: {why}")
         settings = with_file(settings, content_hash(settings.model), encoding, on_progress)
-        return Encoded(settings, f"{encoding}, re-encoded from {given}: {why}")
+        return ChosenEncoding(settings, f"{encoding}, re-encoded from {given}: {why}")
     try:
         return _as_known(settings, given, report)
     except (CorralError, OSError) as error:
         reason = error.message if isinstance(error, CorralError) else error.strerror
         _log.warning("%s", f"the encoding of the model does not change (--transcode {AUTO}): {reason}")
-        return Encoded(settings, f"{given} as in the file")
+        return ChosenEncoding(settings, f"{given} as in the file")
 
 
 def promising_encodings(model: str) -> list[str]:
@@ -69,7 +69,7 @@ def promising_encodings(model: str) -> list[str]:
     return [KEEPING] if has_kernels or is_uncompressed else []
 
 
-def _as_known(settings: EngineSettings, given: str, report: Report) -> Encoded:
+def _as_known(settings: EngineSettings, given: str, report: Report) -> ChosenEncoding:
     """Use the profile of `corral tune` on this machine, or a shipped one; otherwise hint at `corral tune`."""
     hash = known_hash(settings.model)
     if hash and (profile := read_profile(hash)) is not None:
@@ -81,18 +81,18 @@ def _as_known(settings: EngineSettings, given: str, report: Report) -> Encoded:
         why = quality if profile.encoding else f"in {KEEPING} {profile.gain} as fast"
         where = f"measured for this model on {shipped.cpu}"
         return _as_chosen(settings, shipped.hash, profile, given, f"{why} ({where})", report)
-    return Encoded(settings, f"{given} as in the file{_hint(settings)}")
+    return ChosenEncoding(settings, f"{given} as in the file{_hint(settings)}")
 
 
 def _as_chosen(
     settings: EngineSettings, hash: str, profile: TuningProfile, given: str, why: str, report: Report
-) -> Encoded:
+) -> ChosenEncoding:
     on_progress = partial(report, f"the weights from {given} to {profile.encoding}: {why}")
     settings = with_profile(settings, hash, profile, on_progress)
     if not profile.encoding:
-        return Encoded(settings, f"{given} as in the file: {why}")
+        return ChosenEncoding(settings, f"{given} as in the file: {why}")
     weights = f"{profile.encoding}, re-encoded from {given}: {why}; --transcode {OFF} uses the file as it is"
-    return Encoded(settings, weights)
+    return ChosenEncoding(settings, weights)
 
 
 def _hint(settings: EngineSettings) -> str:

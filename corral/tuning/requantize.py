@@ -39,14 +39,14 @@ _WRITTEN_ALIGNMENT = 32
 _TENSOR_LINE = re.compile(r"\[ *\d+/ *\d+\] (.+?) +- \[")
 
 
-class Source(NamedTuple):
+class TensorSource(NamedTuple):
     """A tensor, and the file it is in."""
 
     path: str
     tensor: TensorInfo
 
 
-class Progress:
+class PrintedProgress:
     """Prints the fraction of finished work; exits the process if the reader is gone."""
 
     def __init__(self, n_total: int) -> None:
@@ -71,14 +71,14 @@ def requantize(source: str, path: str, file_type: int, n_threads: int) -> None:
     library.start(verbose=False)
     parts, headers = read_model(source)
     sources = {
-        name: Source(part, tensor)
+        name: TensorSource(part, tensor)
         for part, header in zip(parts, headers, strict=True)
         for name, tensor in header.tensors.items()
     }
     sizes = {name: math.prod(tensor.shape) for name, (_, tensor) in sources.items()}
     n_threads = n_threads or physical_cores()
     refined = [name for name, (_, tensor) in sources.items() if _is_refined(tensor, file_type)]
-    progress = Progress(sum(sizes.values()) + _COST * sum(sizes[name] for name in refined))
+    progress = PrintedProgress(sum(sizes.values()) + _COST * sum(sizes[name] for name in refined))
     with library.listen(_Counter(sizes, progress)):
         _quantize(source, path, file_type, n_threads, _ALIGNMENT in headers[0].metadata)
     _refine(path, sources, progress, n_threads)
@@ -95,7 +95,7 @@ def _is_refined(tensor: TensorInfo, file_type: int) -> bool:
 class _Counter:
     """Parses libllama's log: each tensor's line means that the previous one is done."""
 
-    def __init__(self, sizes: Mapping[str, int], progress: Progress) -> None:
+    def __init__(self, sizes: Mapping[str, int], progress: PrintedProgress) -> None:
         self._sizes = sizes
         self._progress = progress
         self._n_current = 0
@@ -130,7 +130,9 @@ def _as_written() -> Any:
     return overrides
 
 
-def _refine(path: str, sources: Mapping[str, Source], progress: Progress, n_threads: int) -> None:
+def _refine(
+    path: str, sources: Mapping[str, TensorSource], progress: PrintedProgress, n_threads: int
+) -> None:
     """Rewrite the tensors for which our Q8_0 is more exact than libllama's."""
     written = read_header(path).tensors
     names = [
@@ -150,7 +152,7 @@ def _refine(path: str, sources: Mapping[str, Source], progress: Progress, n_thre
         os.close(fd)
 
 
-def _encode(source: Source, fd: int, place: int, progress: Progress) -> None:
+def _encode(source: TensorSource, fd: int, place: int, progress: PrintedProgress) -> None:
     """Convert a whole tensor, piece by piece."""
     tensor = source.tensor
     kind, result = GGML_TYPES[tensor.type], GGML_TYPES[Q8_0]

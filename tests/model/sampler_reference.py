@@ -19,7 +19,7 @@ import numpy as np
 from corral.core.draw import Twister
 from corral.core.params import SamplingParams
 from corral.llama.library import lib
-from corral.llama.vocab import Vocab
+from corral.llama.vocab import NativeVocab
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ ACTS: dict[str, Any] = {
 class Reference:
     """The samplers of one request. Mutable: the tokens drawn so far and Mirostat's mu."""
 
-    def __init__(self, vocab: Vocab, p: SamplingParams, prompt: Sequence[int], n_ctx: int):
+    def __init__(self, vocab: NativeVocab, p: SamplingParams, prompt: Sequence[int], n_ctx: int):
         self.vocab, self.prompt, self.coin, self.mu = vocab, list(prompt), 0.0, 2 * p.mirostat_tau
         self._p, self._n_ctx, self._drawn = p, n_ctx, []
         self.twister, self.n_tosses, self.n_coins = Twister(p.seed), Counter(), 0

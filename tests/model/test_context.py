@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from corral.core.chunk import DecodeStatus
 from corral.core.task import Cancel
 from corral.engine.prefix import MIN_REUSE
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 from tests.model.llama_harness import SEEDED, LlamaHarness, alone, task
 
 TINY = ["llama-bpe", "llama-spm", "gemma-swa", "mamba"]
@@ -188,7 +188,7 @@ def keep_aborting(bench, task_id):
 
 def put(bench, id_slot, tokens, state):
     """Load a state into a slot, as the engine itself does."""
-    return bench.kv.load(bench.slots[id_slot], Saved(np.array(tokens, np.int32), state))
+    return bench.kv.load(bench.slots[id_slot], SavedState(np.array(tokens, np.int32), state))
 
 
 @on("llama-bpe", "llama-spm")

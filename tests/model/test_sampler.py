@@ -21,7 +21,7 @@ from corral.llama import library
 from corral.llama.candidates import Candidates
 from corral.llama.model import Model
 from corral.llama.sampler import Sampler
-from corral.llama.vocab import Vocab
+from corral.llama.vocab import NativeVocab
 from tests.model.sampler_reference import Pool, Reference
 
 NEUTRAL = SamplingParams(seed=11, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -262,7 +262,7 @@ def test_tokens_that_are_taken_back_are_drawn_again(rig, changes, n_kept):
 
 
 def test_what_the_model_forbids_is_never_left(rig, monkeypatch):
-    monkeypatch.setattr(Vocab, "suppressed", [A, NEWLINE])
+    monkeypatch.setattr(NativeVocab, "suppressed", [A, NEWLINE])
     with rig.sampler(with_params(logit_bias=((A, 5.0),))) as sampler:
         _, probs = narrow(sampler, rig.logits(0))
     assert np.flatnonzero(probs == 0).tolist() == [NEWLINE, A]

@@ -19,7 +19,7 @@ from llama_cpp import llama_cpp as lib
 from llama_cpp import mtmd_cpp as mtmd
 
 from corral.core.chunk import Chunk
-from corral.core.media import Run, runs_in
+from corral.core.media import MediaRun, runs_in
 from corral.core.media_item import MediaItem, MediaKind
 from corral.core.params import SamplingParams
 from corral.core.result import TokenProbs
@@ -128,7 +128,7 @@ def file_of_media(media: Sequence[Samples]) -> tuple[list[MediaItem], int]:
     return placed, fd
 
 
-def runs_of(one: Task) -> list[Run]:
+def runs_of(one: Task) -> list[MediaRun]:
     return runs_in(np.array(one.prompt, np.int32))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from corral.core.chunk import Encoded
+from corral.core.chunk import MediaRows
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.media import key_of, placeholder_tokens
 from corral.core.media_item import MediaItem, MediaKind
@@ -44,7 +44,7 @@ class FakeProjector:
 
     def encode(
         self, media: Sequence[tuple[MediaItem, memoryview]], go_on: Callable[[], bool]
-    ) -> Iterator[dict[bytes, Encoded]]:
+    ) -> Iterator[dict[bytes, MediaRows]]:
         for i in range(0, len(media), self._batch):
             together = media[i : i + self._batch]
             self.encoded.append([medium.digest for medium, _ in together])
@@ -62,6 +62,6 @@ class FakeProjector:
         n_runs = 2 if medium.height > 2 * medium.width else 1
         return [placeholder_tokens(medium.digest + bytes([i]), n, n, False, i > 0) for i in range(n_runs)]
 
-    def _rows(self, run: list[int], data: memoryview) -> Encoded:
+    def _rows(self, run: list[int], data: memoryview) -> MediaRows:
         rows = np.resize(np.frombuffer(data, np.uint8), (len(run), 4)).astype(np.float32)
-        return Encoded(rows, is_causal=self.is_causal)
+        return MediaRows(rows, is_causal=self.is_causal)

@@ -13,7 +13,7 @@ import xxhash
 from corral.core.chunk import State
 from corral.core.errors import InvalidRequest
 from corral.engine.grouping import Grouping
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 from corral.engine.ses1 import Ses1
 
 FINGERPRINT = bytes(range(16))
@@ -84,7 +84,7 @@ def write(saved, port=None, grouping=None) -> bytes:
         return data
 
 
-def read(data, is_ours, port=None, grouping=None) -> Saved:
+def read(data, is_ours, port=None, grouping=None) -> SavedState:
     with file_of(data) as fd:
         return Ses1(port or Port(), grouping or Grouping()).read(fd, is_ours)
 

@@ -26,11 +26,11 @@ from corral.core.result import AdapterLoaded, Admitted, Done, Embedded, Failed, 
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Embed, FreeAdapter, LoadAdapter, Stop, Task, Verb
 from corral.engine.adapter import AdapterRegistry, load_adapters
-from corral.engine.batch import MIN_PREFILL, BatchShape, Prompt, Token, plan_batches
+from corral.engine.batch import MIN_PREFILL, BatchShape, NextToken, PendingPrompt, plan_batches
 from corral.engine.embedding_engine import EmbeddingEngine
-from corral.engine.request import Phase
+from corral.engine.request import RequestPhase
 from corral.engine.reuse_key import ReuseKey
-from corral.engine.saved import NEVER, Saved
+from corral.engine.saved import NEVER, SavedState
 from corral.engine.ses1 import read_title
 from corral.link.client import EngineClient
 from corral.link.lifecycle import EngineState
@@ -153,14 +153,16 @@ variants = st.sampled_from([b"", b"a", b"b"])
 @examples(150)
 def test_a_batch_is_of_one_configuration_and_no_stream_is_left_out(ids, data, budget, mixes):
     is_prompt = [data.draw(st.booleans()) for _ in ids]
-    tokens = [Token(id, data.draw(variants)) for id, prompt in zip(ids, is_prompt, strict=True) if not prompt]
+    tokens = [
+        NextToken(id, data.draw(variants)) for id, prompt in zip(ids, is_prompt, strict=True) if not prompt
+    ]
     prompts = [
-        Prompt(id, data.draw(st.integers(1, 100)), data.draw(variants))
+        PendingPrompt(id, data.draw(st.integers(1, 100)), data.draw(variants))
         for id, prompt in zip(ids, is_prompt, strict=True)
         if prompt
     ]
     batches = plan_batches(tokens, prompts, budget, BatchShape(512, 32, mixes))
-    ready: list[Token | Prompt] = [*tokens, *prompts]
+    ready: list[NextToken | PendingPrompt] = [*tokens, *prompts]
     variant_of = {one.slot: one.lora_key for one in ready}
     for batch in batches:
         assert len({variant_of[part.slot] for part in batch}) == 1
@@ -180,7 +182,7 @@ def test_all_streams_get_a_token_in_every_step_whatever_their_configuration():
     desk = AdapterHarness(Adapted(n_seq=7, n_ubatch=16), max_itl_ms=5)
     for id, config in enumerate(CONFIGS):
         desk.engine.handle(task(id, [1 + id, 2, 3], n_predict=100, lora=config))
-    while len(desk.engine._scheduler.running(Phase.GENERATING)) < 5:
+    while len(desk.engine._scheduler.running(RequestPhase.GENERATING)) < 5:
         desk.engine.step()
     for id, config in ((5, B), (6, HALF)):
         desk.engine.handle(task(id, [4 + id] * 200, n_predict=1, lora=config))
@@ -200,7 +202,7 @@ def test_streams_of_one_configuration_share_a_batch(mixes):
     desk = AdapterHarness(Adapted(n_seq=6, mixes_batches=mixes))
     for id in range(6):
         desk.engine.handle(task(id, [1 + id, 2, 3], n_predict=50, lora=CONFIGS[id % 3]))
-    while len(desk.engine._scheduler.running(Phase.GENERATING)) < 6:
+    while len(desk.engine._scheduler.running(RequestPhase.GENERATING)) < 6:
         desk.engine.step()
     n_before = len(desk.backend.batches)
     desk.engine.step()
@@ -543,9 +545,9 @@ def test_resuming_continues_with_the_same_adapters(config, n_delivered):
 # --- SES1 files of adapted states
 
 VARIANT = bytes(range(100, 116))
-adapted_file = write(Saved(np.array(TOKENS, np.int32), Port().state(TOKENS), 3, lora_key=VARIANT))
-plain_file = write(Saved(np.array(TOKENS, np.int32), Port().state(TOKENS), 3))
-adapted_empty = write(Saved(np.array([], np.int32), Port().state([]), lora_key=VARIANT))
+adapted_file = write(SavedState(np.array(TOKENS, np.int32), Port().state(TOKENS), 3, lora_key=VARIANT))
+plain_file = write(SavedState(np.array(TOKENS, np.int32), Port().state(TOKENS), 3))
+adapted_empty = write(SavedState(np.array([], np.int32), Port().state([]), lora_key=VARIANT))
 
 
 def with_version(data: bytes, version: int) -> bytes:
@@ -580,7 +582,7 @@ def test_what_was_written_is_read_with_its_kin(tokens, shifted_from, growth, lor
     if tenant and lora_key == bytes(16):
         lora_key = b""
     port = Port(growth)
-    saved = Saved(
+    saved = SavedState(
         np.array(tokens, np.int32), Port().state(tokens), shifted_from, lora_key=lora_key, tenant=tenant
     )
     data = write(saved)
@@ -622,7 +624,7 @@ def test_every_flipped_byte_of_an_adapted_file_is_refused(is_ours, bits):
 @either
 def test_a_seal_of_the_other_version_does_not_fit_what_is_in_front_of_it(is_ours):
     """Sealed by somebody who knows how: adapters would be taken for a state, or a state for adapters."""
-    empty = write(Saved(np.array([], np.int32), Port().state([])))
+    empty = write(SavedState(np.array([], np.int32), Port().state([])))
     for forged in (
         with_version(plain_file, 2),
         with_version(empty, 2),
@@ -638,7 +640,7 @@ def test_a_seal_of_the_other_version_does_not_fit_what_is_in_front_of_it(is_ours
 
 @either
 def test_an_adapted_state_of_another_model_is_refused(is_ours):
-    saved = Saved(np.array(TOKENS, np.int32), Port().state(TOKENS), lora_key=VARIANT)
+    saved = SavedState(np.array(TOKENS, np.int32), Port().state(TOKENS), lora_key=VARIANT)
     refuses(write(saved, Port(fingerprint=bytes(16))), is_ours, match="another model")
 
 

@@ -15,7 +15,7 @@ from corral.core.errors import InvalidRequest
 from corral.core.result import Admitted, Tier
 from corral.engine.checkpoint import Checkpoint, CheckpointRule, add_checkpoint, latest
 from corral.engine.prefix import MIN_REUSE
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 from corral.engine.ses1_table import Row, pack_table, parse_table
 from tests.unit.engine_harness import EngineHarness, alone, task
 from tests.unit.fake import EOG, FakeBackend
@@ -201,10 +201,10 @@ def test_a_report_says_that_a_prefix_ends_at_a_checkpoint():
 # --- files
 
 
-def checkpointed(**fields) -> Saved:
+def checkpointed(**fields) -> SavedState:
     port, tokens = Port(), [5, 0, 63, 7, 7]
     checkpoints = tuple(Checkpoint(n, port.state(tokens[:n])) for n in (2, 4))
-    return Saved(np.array(tokens, np.int32), port.state(tokens), checkpoints=checkpoints, **fields)
+    return SavedState(np.array(tokens, np.int32), port.state(tokens), checkpoints=checkpoints, **fields)
 
 
 @either

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from corral.core.errors import CorralError
 from corral.core.result import Admitted, Done, Failed, StopType, Tokens
 from corral.core.task import Cancel
-from corral.engine.request import Phase
+from corral.engine.request import RequestPhase
 from tests.tools.examples import examples
 from tests.tools.failure import status_of
 from tests.unit.engine_harness import EngineHarness, alone, task
@@ -140,7 +140,7 @@ def test_generating_slots_get_a_token_in_every_step():
     bench = EngineHarness(FakeBackend(n_seq=3, n_ubatch=16), max_itl_ms=5)
     bench.engine.handle(task(0, [1, 2, 3], n_predict=100))
     bench.engine.handle(task(1, [3, 2, 1], n_predict=100))
-    while len(bench.engine._scheduler.running(Phase.GENERATING)) < 2:
+    while len(bench.engine._scheduler.running(RequestPhase.GENERATING)) < 2:
         bench.engine.step()
     bench.engine.handle(task(2, [4] * 200, n_predict=1))
     counts = (len(bench.tokens(0)), len(bench.tokens(1)))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from corral.core.chunk import DecodeStatus
 from corral.core.result import BatchExact
-from corral.engine.batch import BatchShape, Prompt, Token, count_stream_batches, plan_batches
+from corral.engine.batch import BatchShape, NextToken, PendingPrompt, count_stream_batches, plan_batches
 from corral.engine.probe_streams import probe_streams
 from tests.unit.engine_harness import EngineHarness
 from tests.unit.fake import FakeBackend
@@ -93,7 +93,7 @@ def test_the_engine_keeps_to_what_is_known_and_found(caplog, n_known, n_exact, f
 def test_adapters_have_a_limit_of_their_own(n, n_streams, n_adapted):
     shape = BatchShape(2048, 512, False, n_streams, n_adapted)
     for key, most in ((b"", n_streams), (b"a", n_adapted)):
-        tokens = [Token(slot, key) for slot in range(n)]
+        tokens = [NextToken(slot, key) for slot in range(n)]
         batches = plan_batches(tokens, [], 0, shape)
         assert max(map(len, batches)) <= most
         assert len(batches) == -(-n // most) == count_stream_batches(tokens, shape)
@@ -101,7 +101,7 @@ def test_adapters_have_a_limit_of_their_own(n, n_streams, n_adapted):
 
 @given(KEYS, st.integers(1, 9), st.booleans())
 def test_groups_have_at_most_so_many_and_differ_by_one_at_most(keys, n_streams, mixes):
-    tokens = [Token(slot, key) for slot, key in enumerate(keys)]
+    tokens = [NextToken(slot, key) for slot, key in enumerate(keys)]
     shape = BatchShape(2048, 512, mixes, n_streams, n_streams)
     batches = plan_batches(tokens, [], 0, shape)
     assert sorted(part.slot for batch in batches for part in batch) == list(range(len(keys)))
@@ -116,5 +116,5 @@ def test_groups_have_at_most_so_many_and_differ_by_one_at_most(keys, n_streams, 
 
 def test_prompts_do_not_count():
     shape = BatchShape(2048, 512, False, 2)
-    batches = plan_batches([Token(i) for i in range(3)], [Prompt(9, 100)], 64, shape)
+    batches = plan_batches([NextToken(i) for i in range(3)], [PendingPrompt(9, 100)], 64, shape)
     assert [[part.slot for part in batch] for batch in batches] == [[0], [1, 2], [9]]

@@ -12,7 +12,7 @@ from corral.telemetry import explain_cache as cache_module
 from corral.telemetry import explain_time as time_module
 from corral.telemetry.explain_cache import explain_cache
 from corral.telemetry.explain_time import explain_time
-from corral.telemetry.phases import Kind, request_phases, task_phases
+from corral.telemetry.phases import PhaseKind, request_phases, task_phases
 from corral.telemetry.record import Arrival, RequestRecord, TaskRecord
 
 N_PROMPT = 1000
@@ -71,7 +71,14 @@ def test_phases_follow_one_another(record):
     task = task_of(record, admitted(report(400, 400, restore_ms=500)))
     phases = [*request_phases(record)[:1], *task_phases(record, task), *request_phases(record)[1:]]
     assert [each.kind for each in phases] == [
-        *(Kind.PREPARE, Kind.QUEUE, Kind.PREFIX, Kind.PROMPT, Kind.DECODE, Kind.SEND)
+        *(
+            PhaseKind.PREPARE,
+            PhaseKind.QUEUE,
+            PhaseKind.PREFIX,
+            PhaseKind.PROMPT,
+            PhaseKind.DECODE,
+            PhaseKind.SEND,
+        )
     ]
     assert [each.start for each in phases[1:]] == pytest.approx([each.end for each in phases[:-1]])
     assert [round(each.seconds, 3) for each in phases] == [0.01, 1.49, 0.5, 1.0, 1.0, 0.001]
@@ -82,7 +89,7 @@ def test_a_task_that_got_no_slot_only_waited(record):
     task = record.add_task(N_PROMPT)
     task.queued_at, task.ended_at = START + 0.01, START + 4
     (phase,) = task_phases(record, task)
-    assert (phase.kind, round(phase.seconds, 2)) == (Kind.QUEUE, 3.99)
+    assert (phase.kind, round(phase.seconds, 2)) == (PhaseKind.QUEUE, 3.99)
 
 
 def test_a_lost_engine_is_a_phase_until_the_next_token(record):
@@ -91,7 +98,7 @@ def test_a_lost_engine_is_a_phase_until_the_next_token(record):
     task.update(admitted(report()), START + 6)
     task.update(Tokens(task_id=0, tokens=[1], text="a", timings=timings(12)), START + 7)
     lost = task_phases(record, task)[-1]
-    assert lost.kind is Kind.LOST
+    assert lost.kind is PhaseKind.LOST
     assert [lost.start, lost.end] == pytest.approx([4, 7])
     assert "3.00 s" in slow(record)["engine_lost"]
     assert "engine_lost" in uncached(record)

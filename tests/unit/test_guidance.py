@@ -18,7 +18,7 @@ from corral.core.params import Guidance
 from corral.core.result import Admitted, Done, Failed, StopType, Tokens
 from corral.core.task import Busy, Cancel, FreeAdapter, LoadAdapter, SlotAction, Task, Verb
 from corral.engine.guidance import guide
-from corral.engine.request import Phase
+from corral.engine.request import RequestPhase
 from tests.tools.examples import examples, some
 from tests.tools.failure import status_of
 from tests.tools.keyed import uniform
@@ -46,11 +46,11 @@ class GuidanceHarness(ActionHarness):
         seqs = {c.seq for c in chunks}
         for slot in self.slots:
             positive = slot.request
-            if positive is None or positive.negative is None or positive.phase is not Phase.GENERATING:
+            if positive is None or positive.negative is None or positive.phase is not RequestPhase.GENERATING:
                 continue
             negative = positive.negative
             beside = next(s for s in self.slots if s.request is negative)
-            assert negative.phase is Phase.GENERATING
+            assert negative.phase is RequestPhase.GENERATING
             if len(positive.pending) == len(negative.pending) == 1:
                 assert (slot.id in seqs) == (beside.id in seqs), "a pair was torn apart"
                 self.n_together += slot.id in seqs

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.chat.json_text import (
-    JsonScanner,
+    JsonEndFinder,
     parse_json,
     read_call,
     read_call_list,
@@ -67,7 +67,7 @@ def test_a_value_that_is_cut_off_is_not_whole(text):
 
 
 def test_a_scanner_does_not_look_into_strings():
-    scanner = JsonScanner()
+    scanner = JsonEndFinder()
     assert scanner.feed('{"}\\"]": "[{"') == 13
     assert not scanner.is_complete
     assert scanner.feed("}}") == 1
@@ -76,7 +76,7 @@ def test_a_scanner_does_not_look_into_strings():
 
 def test_a_scanner_takes_the_quotes_of_others():
     text = """['it"s', "it's", '\\'']"""
-    scanner = JsonScanner("\"'")
+    scanner = JsonEndFinder("\"'")
     assert scanner.feed(text + "]") == len(text)
     assert scanner.is_complete
 

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from corral.core.chunk import Encoded
+from corral.core.chunk import MediaRows
 from corral.core.errors import CorralError, InvalidRequest, Unavailable
-from corral.core.media import Run, key_of, runs_in
+from corral.core.media import MediaRun, key_of, runs_in
 from corral.core.media_item import MediaKind
 from corral.engine.media import MediaEncoder
 from corral.engine.prompt_media import PromptMedia
@@ -123,7 +123,7 @@ class EncoderHarness:
             pool.shutdown()
 
 
-def encoded_of(media: PromptMedia, run: Run) -> Encoded | None:
+def encoded_of(media: PromptMedia, run: MediaRun) -> MediaRows | None:
     return media.segment(run.start).encoded
 
 

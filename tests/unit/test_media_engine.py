@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.core.chunk import DecodeStatus, Encoded
+from corral.core.chunk import DecodeStatus, MediaRows
 from corral.core.errors import CorralError
 from corral.core.media import (
     cell_positions,
@@ -84,7 +84,7 @@ class Flat(GatedProjector):
     def _rows(self, run, data):
         n = len(run)
         places = np.stack([np.full(n, 0), np.arange(n), np.full(n, 7), np.full(n, 0)]).astype(np.int32)
-        return Encoded(super()._rows(run, data).rows, places, np.ones_like(places), self.is_causal)
+        return MediaRows(super()._rows(run, data).rows, places, np.ones_like(places), self.is_causal)
 
 
 class FlatBackend(FakeBackend):

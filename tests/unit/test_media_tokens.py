@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from corral.core.chunk import ALIGNMENT, MIN_CHUNK, common_prefix
 from corral.core.errors import InvalidRequest
 from corral.core.media import (
-    Run,
-    Span,
+    MediaRun,
+    MediaSpan,
     cell_positions,
     has_media,
     is_valid_layout,
@@ -26,12 +26,12 @@ from corral.core.media import (
     spans_in,
 )
 from corral.core.media_item import text_tokens
-from corral.engine.batch import BatchShape, Part, Prompt, Token, align, plan_batches
+from corral.engine.batch import BatchShape, NextToken, PendingPrompt, PromptPart, align, plan_batches
 from corral.engine.context_shift import plan_shift, spare_media
 from corral.engine.grouping import Grouping
 from corral.engine.prefix import reusable
 from corral.engine.reuse import Move, plan_reuse
-from corral.engine.saved import NEVER, Saved
+from corral.engine.saved import NEVER, SavedState
 from corral.engine.ses1 import Ses1, read_title
 from tests.unit.fake import FakeBackend, FakeVocab
 from tests.unit.ses1_files import file_of
@@ -58,7 +58,7 @@ texts = st.lists(st.integers(0, 5), min_size=1, max_size=20)
 mixtures = st.lists(st.one_of(texts, runs()), max_size=8)
 
 
-def lay_out(parts) -> tuple[list[int], list[Run], list[int], int]:
+def lay_out(parts) -> tuple[list[int], list[MediaRun], list[int], int]:
     """Token by token: the tokens, the runs among them, where each one is, and where the next one goes."""
     tokens, found, positions, pos = [], [], [], 0
     for part in parts:
@@ -69,7 +69,7 @@ def lay_out(parts) -> tuple[list[int], list[Run], list[int], int]:
                 pos += 1
             continue
         run, n_pos, is_flat, is_more = part
-        found.append(Run(len(tokens), len(tokens) + len(run), n_pos, is_flat, is_more))
+        found.append(MediaRun(len(tokens), len(tokens) + len(run), n_pos, is_flat, is_more))
         for i, token in enumerate(run):
             tokens.append(token)
             positions.append(pos if is_flat else pos + i)
@@ -98,7 +98,7 @@ def test_a_picture_has_all_its_runs_and_the_text_between_them(parts):
     tokens, found, _, _ = lay_out(parts)
     firsts = [i for i, run in enumerate(found) if not run.is_more or not i]
     pictures = [found[i:end] for i, end in pairwise([*firsts, len(found)])]
-    assert spans_in(array(tokens)) == [Span(own[0].start, own[-1].end) for own in pictures]
+    assert spans_in(array(tokens)) == [MediaSpan(own[0].start, own[-1].end) for own in pictures]
 
 
 @given(mixtures, st.integers(0, 100))
@@ -304,12 +304,12 @@ def test_how_much_of_a_pictured_prompt_is_reused(held, prompt, n):
 
 
 @st.composite
-def places(draw) -> list[Span]:
+def places(draw) -> list[MediaSpan]:
     """The pictures of a context, with or without text between them."""
     found, at = [], draw(st.integers(0, 8))
     for _ in range(draw(st.integers(0, 4))):
         n = draw(st.integers(1, 15))
-        found.append(Span(at, at + n))
+        found.append(MediaSpan(at, at + n))
         at += n + draw(st.integers(0, 8))
     return found
 
@@ -350,19 +350,19 @@ def test_a_shift_of_a_pictured_context_makes_room_and_stays_inside(
     ],
 )
 def test_pictures_stay_or_go_as_a_whole(keep, discard, expected):
-    assert spare_media([Span(10, 30)], keep, discard) == expected
+    assert spare_media([MediaSpan(10, 30)], keep, discard) == expected
 
 
 prompt_plans = st.lists(
     st.tuples(st.integers(1, 200), st.sampled_from([(False, False), (True, False), (True, True)])), max_size=5
-).map(lambda specs: [Prompt(10 + i, n, b"", *how) for i, (n, how) in enumerate(specs)])
+).map(lambda specs: [PendingPrompt(10 + i, n, b"", *how) for i, (n, how) in enumerate(specs)])
 
 
 @given(st.lists(st.integers(0, 9), unique=True), prompt_plans, st.integers(-50, 400), st.integers(32, 256))
 def test_media_are_alone_in_a_batch_and_whole_if_they_must_be(slots, prompts, budget, n_ubatch):
     for mixes in (False, True):
         shape = BatchShape(512, n_ubatch, mixes)
-        batches = plan_batches([Token(slot) for slot in slots], prompts, budget, shape)
+        batches = plan_batches([NextToken(slot) for slot in slots], prompts, budget, shape)
         of = {part.slot: (part, batch) for batch in batches for part in batch}
         assert {*slots, *(prompt.slot for prompt in prompts[:1])} <= set(of)
         for prompt in (each for each in prompts if each.slot in of):
@@ -378,14 +378,16 @@ def test_media_are_alone_in_a_batch_and_whole_if_they_must_be(slots, prompts, bu
 
 
 def test_text_of_others_is_batched_beside_media():
-    prompts = [Prompt(1, 20), Prompt(2, 20, is_alone=True), Prompt(3, 20)]
-    batches = plan_batches([Token(0)], prompts, 100, BatchShape(512, 64, mixes=True))
-    assert batches == [(Part(0, 1), Part(1, 20), Part(3, 20)), (Part(2, 20),)]
+    prompts = [PendingPrompt(1, 20), PendingPrompt(2, 20, is_alone=True), PendingPrompt(3, 20)]
+    batches = plan_batches([NextToken(0)], prompts, 100, BatchShape(512, 64, mixes=True))
+    assert batches == [(PromptPart(0, 1), PromptPart(1, 20), PromptPart(3, 20)), (PromptPart(2, 20),)]
 
 
 def test_a_whole_picture_takes_more_than_the_budget():
-    (batch,) = plan_batches([], [Prompt(0, 60, is_alone=True, is_whole=True)], 16, BatchShape(512, 64, False))
-    assert batch == (Part(0, 60),)
+    (batch,) = plan_batches(
+        [], [PendingPrompt(0, 60, is_alone=True, is_whole=True)], 16, BatchShape(512, 64, False)
+    )
+    assert batch == (PromptPart(0, 60),)
 
 
 def test_nothing_is_moved_where_there_are_media():
@@ -405,10 +407,10 @@ def ses1():
     return Ses1(FakeBackend(), Grouping(1, 512))
 
 
-def saved_of(tokens) -> Saved:
+def saved_of(tokens) -> SavedState:
     backend = FakeBackend()
     backend.sequences[0] = list(tokens)
-    return Saved(array(tokens), backend.save(0), NEVER)
+    return SavedState(array(tokens), backend.save(0), NEVER)
 
 
 GOOD = [

@@ -11,9 +11,9 @@ from corral.link.load_table import LoadTable
 from corral.link.placement import (
     CLOSE,
     SERVICE_MS,
-    Demand,
     EngineCost,
     EngineLoad,
+    TaskDemand,
     estimate_ms,
     merge_queues,
 )
@@ -35,7 +35,7 @@ loads = st.dictionaries(
 )
 
 
-def plain_place(demand: Demand, loads: Mapping[int, EngineLoad]) -> int:
+def plain_place(demand: TaskDemand, loads: Mapping[int, EngineLoad]) -> int:
     """The definition, engine by engine."""
     estimates = {index: estimate_ms(demand, index, load) for index, load in loads.items()}
     limit = min(estimates.values()) * (1 + CLOSE)
@@ -64,7 +64,7 @@ def table_of(loads: Mapping[int, EngineLoad]) -> LoadTable:
     return table
 
 
-def place(demand: Demand, loads: Mapping[int, EngineLoad]) -> int:
+def place(demand: TaskDemand, loads: Mapping[int, EngineLoad]) -> int:
     table = table_of(loads)
     return table.place(demand, table.is_open)[0]
 
@@ -80,7 +80,7 @@ def plan_transfer(loads: Mapping[int, EngineLoad]) -> tuple[int, int] | None:
     st.integers(-1, 20),
 )
 def test_the_table_chooses_as_the_definition_does(loads, n_prompt, cached, last):
-    demand = Demand(n_prompt, cached, last)
+    demand = TaskDemand(n_prompt, cached, last)
     assert place(demand, loads) == plain_place(demand, loads)
     ordered = dict(sorted(loads.items()))
     assert plan_transfer(loads) == plain_transfer(ordered)
@@ -112,44 +112,44 @@ def chained(run: list[int]) -> list[int]:
 
 
 def test_the_engine_that_has_the_prompt_gets_it():
-    assert place(Demand(1000, {2: 960}), {0: IDLE, 1: IDLE, 2: EngineLoad(4, n_running=1)}) == 2
+    assert place(TaskDemand(1000, {2: 960}), {0: IDLE, 1: IDLE, 2: EngineLoad(4, n_running=1)}) == 2
 
 
 def test_a_long_queue_outweighs_a_cached_prompt():
     full = EngineLoad(4, n_running=4, n_waiting=8, service_ms=4000.0)
-    assert place(Demand(1000, {0: 960}), {0: full, 1: IDLE}) == 1
+    assert place(TaskDemand(1000, {0: 960}), {0: full, 1: IDLE}) == 1
     slow = EngineLoad(4, token_ms=20.0)
-    assert place(Demand(1000, {0: 960}), {0: full, 1: slow}) == 0, "evaluating takes longer than waiting"
+    assert place(TaskDemand(1000, {0: 960}), {0: full, 1: slow}) == 0, "evaluating takes longer than waiting"
 
 
 def test_prompts_ahead_count_as_much_as_the_own_one():
-    assert place(Demand(100), {0: EngineLoad(4, n_running=1, n_ahead=5000), 1: IDLE}) == 1
+    assert place(TaskDemand(100), {0: EngineLoad(4, n_running=1, n_ahead=5000), 1: IDLE}) == 1
 
 
 def test_a_prefix_in_flight_is_waited_for():
     """Two answers to one prompt: evaluating it again would take as long, and cost twice as much."""
     busy = EngineLoad(4, n_waiting=1, n_ahead=2000)
-    assert place(Demand(2000, {0: 1984}), {0: busy, 1: IDLE}) == 0
+    assert place(TaskDemand(2000, {0: 1984}), {0: busy, 1: IDLE}) == 0
 
 
 def test_a_conversation_stays_where_it_was_if_nothing_else_decides():
-    assert place(Demand(50, last=2), {0: IDLE, 1: IDLE, 2: IDLE}) == 2
-    assert place(Demand(50, last=7), {0: IDLE, 1: IDLE}) == 0, "that engine is away"
-    assert place(Demand(50, {0: 0}, last=1), {0: IDLE, 1: EngineLoad(4, 4, 4)}) == 0
+    assert place(TaskDemand(50, last=2), {0: IDLE, 1: IDLE, 2: IDLE}) == 2
+    assert place(TaskDemand(50, last=7), {0: IDLE, 1: IDLE}) == 0, "that engine is away"
+    assert place(TaskDemand(50, {0: 0}, last=1), {0: IDLE, 1: EngineLoad(4, 4, 4)}) == 0
 
 
 def test_an_idle_fleet_fills_all_its_caches():
     held = {0: EngineLoad(4, n_held=9), 1: EngineLoad(4, n_held=3), 2: EngineLoad(4, n_held=5)}
-    assert place(Demand(100), held) == 1
+    assert place(TaskDemand(100), held) == 1
 
 
 def test_streams_share_an_engine_only_if_there_is_no_empty_one():
-    assert place(Demand(10), {0: EngineLoad(4, n_running=3), 1: IDLE}) == 1
+    assert place(TaskDemand(10), {0: EngineLoad(4, n_running=3), 1: IDLE}) == 1
 
 
 @given(loads, st.integers(0, 9000), st.dictionaries(st.integers(0, 20), st.integers(0, 9000)))
 def test_the_choice_is_one_of_the_engines_and_about_the_soonest(loads, n_prompt, cached):
-    demand = Demand(n_prompt, cached)
+    demand = TaskDemand(n_prompt, cached)
     chosen = place(demand, loads)
     soonest = min(estimate_ms(demand, index, load) for index, load in loads.items())
     assert estimate_ms(demand, chosen, loads[chosen]) <= soonest * 1.1 + 1e-9
@@ -157,8 +157,8 @@ def test_the_choice_is_one_of_the_engines_and_about_the_soonest(loads, n_prompt,
 
 @given(loads, st.integers(0, 9000))
 def test_more_cached_tokens_are_never_a_reason_to_go_elsewhere(loads, n_prompt):
-    chosen = place(Demand(n_prompt), loads)
-    assert place(Demand(n_prompt, {chosen: n_prompt}), loads) == chosen
+    chosen = place(TaskDemand(n_prompt), loads)
+    assert place(TaskDemand(n_prompt, {chosen: n_prompt}), loads) == chosen
 
 
 @given(loads)

@@ -14,9 +14,17 @@ from corral.core.draw import Twister
 from corral.core.result import Heartbeat
 from corral.engine.context_shift import plan_shift
 from corral.engine.cost import CostModel, Load
-from corral.engine.prefix import MIN_REUSE, CachedPrefix, Origin, Prefix, choose_slot, plan_prefix, reusable
+from corral.engine.prefix import (
+    MIN_REUSE,
+    CachedPrefix,
+    Prefix,
+    PrefixOrigin,
+    choose_slot,
+    plan_prefix,
+    reusable,
+)
 from corral.engine.ram_cache import RamCache
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 from corral.engine.slot import TokenBuffer
 from corral.link.heartbeat import is_wedged
 from tests.unit.fake import Wish
@@ -48,24 +56,24 @@ NONE = array()
 @pytest.mark.parametrize(
     ("own", "neighbours", "n_ram", "origin", "n"),
     [
-        (NONE, [], 0, Origin.OWN, 0),
-        (PROMPT, [], 0, Origin.OWN, 92),
-        (PROMPT[:7], [], 0, Origin.OWN, 0),
-        (PROMPT[:50], [CachedPrefix(1, PROMPT[: 48 + MIN_REUSE - 1])], 0, Origin.OWN, 48),
-        (PROMPT[:50], [CachedPrefix(1, PROMPT[: 48 + MIN_REUSE])], 0, Origin.SLOT, 64),
+        (NONE, [], 0, PrefixOrigin.OWN, 0),
+        (PROMPT, [], 0, PrefixOrigin.OWN, 92),
+        (PROMPT[:7], [], 0, PrefixOrigin.OWN, 0),
+        (PROMPT[:50], [CachedPrefix(1, PROMPT[: 48 + MIN_REUSE - 1])], 0, PrefixOrigin.OWN, 48),
+        (PROMPT[:50], [CachedPrefix(1, PROMPT[: 48 + MIN_REUSE])], 0, PrefixOrigin.SLOT, 64),
         (
             NONE,
             [CachedPrefix(1, PROMPT[:20]), CachedPrefix(2, PROMPT[:24])],
             0,
-            Origin.SLOT,
+            PrefixOrigin.SLOT,
             24,
         ),
-        (PROMPT[:50], [CachedPrefix(1, PROMPT[:20])], 80, Origin.STORE, 80),
-        (PROMPT[:50], [CachedPrefix(1, PROMPT[:20], 0, PROMPT)], 70, Origin.WAIT, 92),
-        (NONE, [CachedPrefix(1, NONE, 0, PROMPT)], 0, Origin.WAIT, 100),
-        (NONE, [CachedPrefix(1, PROMPT[:20], 20, PROMPT, False)], 0, Origin.WAIT, 100),
-        (PROMPT[:90], [CachedPrefix(1, PROMPT[:96], 0, PROMPT)], 0, Origin.WAIT, 100),
-        (PROMPT[:90], [CachedPrefix(1, PROMPT[:20], 0, PROMPT)], 0, Origin.OWN, 88),
+        (PROMPT[:50], [CachedPrefix(1, PROMPT[:20])], 80, PrefixOrigin.STORE, 80),
+        (PROMPT[:50], [CachedPrefix(1, PROMPT[:20], 0, PROMPT)], 70, PrefixOrigin.WAIT, 92),
+        (NONE, [CachedPrefix(1, NONE, 0, PROMPT)], 0, PrefixOrigin.WAIT, 100),
+        (NONE, [CachedPrefix(1, PROMPT[:20], 20, PROMPT, False)], 0, PrefixOrigin.WAIT, 100),
+        (PROMPT[:90], [CachedPrefix(1, PROMPT[:96], 0, PROMPT)], 0, PrefixOrigin.WAIT, 100),
+        (PROMPT[:90], [CachedPrefix(1, PROMPT[:20], 0, PROMPT)], 0, PrefixOrigin.OWN, 88),
     ],
 )
 def test_where_a_prompt_starts(own, neighbours, n_ram, origin, n):
@@ -134,7 +142,7 @@ def test_what_a_batch_costs_whatever_is_in_it_is_told_from_what_a_token_costs():
 def test_what_cannot_be_cut_serves_only_whole():
     empty, held = CachedPrefix(0, NONE), CachedPrefix(1, PROMPT[:61], 61, PROMPT[:99], False)
     assert plan_prefix(PROMPT, CachedPrefix(0, PROMPT[:50], 50), [held], 0).n == 50
-    assert plan_prefix(PROMPT, empty, [held], 0) == Prefix(Origin.SLOT, 61, 1)
+    assert plan_prefix(PROMPT, empty, [held], 0) == Prefix(PrefixOrigin.SLOT, 61, 1)
     longer = CachedPrefix(1, np.append(PROMPT[:61], 0), 62)
     assert plan_prefix(PROMPT, empty, [longer], 0).n == 0
 
@@ -149,7 +157,7 @@ def test_the_ram_tier_keeps_its_budget_and_finds_the_longest(entries, prompt, ca
 
     cache = RamCache(100, lambda n: 0 if can_cut else n)
     for run, size in entries:
-        cache.put(Saved(run, bytes(size)))
+        cache.put(SavedState(run, bytes(size)))
         assert cache.n_bytes <= 100
     longest = max(map(n_usable, cache), default=0)
     entry = cache.get(wish(prompt))
@@ -159,10 +167,10 @@ def test_the_ram_tier_keeps_its_budget_and_finds_the_longest(entries, prompt, ca
 def test_the_ram_tier_forgets_the_least_recently_used():
     cache = RamCache(2)
     first, second, third = (np.full(20, i, np.int32) for i in range(3))
-    cache.put(Saved(first, b"a"))
-    cache.put(Saved(second, b"b"))
+    cache.put(SavedState(first, b"a"))
+    cache.put(SavedState(second, b"b"))
     assert cache.get(wish(first)) is not None
-    cache.put(Saved(third, b"c"))
+    cache.put(SavedState(third, b"c"))
     assert [cache.get(wish(run)) is not None for run in (first, second, third)] == [True, False, True]
 
 

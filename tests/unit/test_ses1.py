@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from corral.core.errors import CorralError, InvalidRequest
 from corral.engine.grouping import Grouping
-from corral.engine.saved import NEVER, Saved
+from corral.engine.saved import NEVER, SavedState
 from corral.engine.ses1 import Ses1, read_title
 from tests.unit.ses1_files import (
     FINGERPRINT,
@@ -31,7 +31,7 @@ from tests.unit.ses1_files import (
 
 
 def saved_of(tokens, port=None, shifted_from=NEVER):
-    return Saved(np.array(tokens, np.int32), (port or Port()).state(tokens), shifted_from)
+    return SavedState(np.array(tokens, np.int32), (port or Port()).state(tokens), shifted_from)
 
 
 def unsealed(tokens, port=None) -> bytes:
@@ -102,10 +102,10 @@ def test_short_reads_and_writes_are_taken_up(monkeypatch, is_ours):
 def test_a_state_is_checked_against_the_positions_of_grouped_tokens():
     port, grouping = Port(), Grouping(2, 4)
     grouped = port.state(TOKENS, [0, 0, 1, 1, 2])
-    data = write(Saved(np.array(TOKENS, np.int32), grouped), port, grouping)
+    data = write(SavedState(np.array(TOKENS, np.int32), grouped), port, grouping)
     assert read(data, True, grouping=grouping).state[8:] == grouped[8:]
     refuses(data, True, match="--grp-attn")
-    refuses(write(Saved(np.array(TOKENS, np.int32), grouped), port), True, match="positions")
+    refuses(write(SavedState(np.array(TOKENS, np.int32), grouped), port), True, match="positions")
 
 
 # --- damage

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from corral.core.result import StateCached, StateEvicted
 from corral.engine.ram_cache import RamCache
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 from corral.engine.state_journal import StateJournal
 
 
-def saved(tokens: list[int], n_bytes: int) -> Saved:
-    return Saved(np.array(tokens, np.int32), np.zeros(n_bytes, np.uint8).data)
+def saved(tokens: list[int], n_bytes: int) -> SavedState:
+    return SavedState(np.array(tokens, np.int32), np.zeros(n_bytes, np.uint8).data)
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=4), st.integers(1, 8))))

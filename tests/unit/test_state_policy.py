@@ -21,11 +21,11 @@ from corral.engine.copy_cost import CopyCost
 from corral.engine.cost import CostModel
 from corral.engine.grouping import Grouping
 from corral.engine.kv import KvStore
-from corral.engine.prefix import Origin, Prefix, replaces, usable
+from corral.engine.prefix import Prefix, PrefixOrigin, replaces, usable
 from corral.engine.ram_cache import RamCache
 from corral.engine.report import explain, whole_report
 from corral.engine.reuse import Move, plan_reuse
-from corral.engine.saved import NEVER, Saved
+from corral.engine.saved import NEVER, SavedState
 from corral.engine.ses1 import Ses1
 from corral.engine.slot import Slot
 from tests.tools.examples import examples
@@ -308,7 +308,7 @@ def test_as_much_is_usable_as_is_the_same_aligned_and_evaluated_in_place(
         )
 
     expected = max((n for n in range(MIN_CHUNK, len(held) + 1) if may_be_used(n)), default=0)
-    saved = Saved(array(held), b"", shifted_from)
+    saved = SavedState(array(held), b"", shifted_from)
     assert usable(saved, wish(array(prompt), takes), lambda n: n_fixed if n == len(held) else -1) == expected
 
 
@@ -320,7 +320,7 @@ def related_runs(draw):
     second = [*first[: draw(st.sampled_from([40, 40, 12]))], *draw(few)]
     prompt = [*second[: draw(st.integers(8, 46))], *draw(few), *[1] * MIN_CHUNK]
     places = st.integers(0, 45) | st.just(NEVER)
-    old, new = (Saved(array(run), b"", draw(places)) for run in (first, second))
+    old, new = (SavedState(array(run), b"", draw(places)) for run in (first, second))
     return old, new, array(prompt)
 
 
@@ -335,11 +335,11 @@ def test_what_replaces_a_run_gives_all_that_the_run_gave(case, n_fixed, accepts_
 
 def test_the_ram_tier_gives_what_was_shifted_only_to_those_who_take_it():
     cache = RamCache(100)
-    cache.put(Saved(array(range(40)), b"a", shifted_from=14))
+    cache.put(SavedState(array(range(40)), b"a", shifted_from=14))
     prompt = array(range(60))
     assert cache.get(wish(array([*range(8), *range(30, 60)]))) is not None
     assert cache.get(wish(array(range(20, 60)), True)) is None
-    cache.put(Saved(array([*range(20), 1]), b"b"))
+    cache.put(SavedState(array([*range(20), 1]), b"b"))
     assert cache.get(wish(prompt)).state == b"b"
     assert cache.get(wish(prompt, True)).state == b"a"
 
@@ -347,7 +347,11 @@ def test_the_ram_tier_gives_what_was_shifted_only_to_those_who_take_it():
 def test_what_the_ram_tier_has_no_room_for_is_handed_on():
     gone = []
     cache = RamCache(2, on_evict=gone.append)
-    small, other, large = Saved(array([1]), b"a"), Saved(array([2]), b"bb"), Saved(array([3]), b"ccc")
+    small, other, large = (
+        SavedState(array([1]), b"a"),
+        SavedState(array([2]), b"bb"),
+        SavedState(array([3]), b"ccc"),
+    )
     for saved in (small, other, large):
         cache.put(saved)
     assert gone == [small, large]
@@ -407,19 +411,19 @@ def test_it_is_known_which_tokens_are_not_where_they_were_evaluated(script):
 
 PROMPT = array(range(100))
 OTHER = array([*range(70), 5, 6])
-SAVED = Saved(OTHER, b"")
+SAVED = SavedState(OTHER, b"")
 
 
 @pytest.mark.parametrize(
     ("prefix", "stored", "moves", "tier", "id_slot", "n_cached", "n_moved"),
     [
-        (Prefix(Origin.OWN, 0), None, [], Tier.NONE, -1, 0, 0),
-        (Prefix(Origin.OWN, 64), None, [], Tier.LIVE, 2, 64, 0),
-        (Prefix(Origin.SLOT, 68, 1), SAVED, [], Tier.LIVE, 1, 68, 0),
-        (Prefix(Origin.STORE, 68), SAVED, [], Tier.RAM, -1, 68, 0),
-        (Prefix(Origin.STORE, 68), Saved(OTHER, b"", is_from_disk=True), [], Tier.DISK, -1, 68, 0),
-        (Prefix(Origin.OWN, 0), None, [Move(9, 0, 5), Move(20, 5, 7)], Tier.LIVE, 2, 12, 12),
-        (Prefix(Origin.STORE, 8), SAVED, [Move(30, 8, 10)], Tier.RAM, -1, 18, 10),
+        (Prefix(PrefixOrigin.OWN, 0), None, [], Tier.NONE, -1, 0, 0),
+        (Prefix(PrefixOrigin.OWN, 64), None, [], Tier.LIVE, 2, 64, 0),
+        (Prefix(PrefixOrigin.SLOT, 68, 1), SAVED, [], Tier.LIVE, 1, 68, 0),
+        (Prefix(PrefixOrigin.STORE, 68), SAVED, [], Tier.RAM, -1, 68, 0),
+        (Prefix(PrefixOrigin.STORE, 68), SavedState(OTHER, b"", is_from_disk=True), [], Tier.DISK, -1, 68, 0),
+        (Prefix(PrefixOrigin.OWN, 0), None, [Move(9, 0, 5), Move(20, 5, 7)], Tier.LIVE, 2, 12, 12),
+        (Prefix(PrefixOrigin.STORE, 8), SAVED, [Move(30, 8, 10)], Tier.RAM, -1, 18, 10),
     ],
 )
 def test_a_report_names_the_tier(prefix, stored, moves, tier, id_slot, n_cached, n_moved):
@@ -431,7 +435,7 @@ def test_a_report_names_the_tier(prefix, stored, moves, tier, id_slot, n_cached,
 
 @given(st.lists(runs, min_size=1, max_size=6), runs)
 def test_a_report_names_the_first_difference_from_the_nearest(held, prompt):
-    report = explain(array(prompt), Prefix(Origin.OWN, 0), 0, None, [], [array(run) for run in held])
+    report = explain(array(prompt), Prefix(PrefixOrigin.OWN, 0), 0, None, [], [array(run) for run in held])
     n = report.n_common
     assert [run for run in held if run[: n + 1] == prompt[: n + 1] and min(len(run), len(prompt)) > n] == []
     nearest = [run for run in held if run[:n] == prompt[:n] and len(run) >= n]

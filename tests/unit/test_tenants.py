@@ -15,7 +15,7 @@ from corral.core.errors import InvalidRequest
 from corral.core.result import Admitted, Tier
 from corral.core.task import Busy, Stop, Task, Verb
 from corral.engine.grouping import Grouping
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 from corral.engine.ses1 import Ses1, seal_tenant
 from tests.unit.action_harness import LONG, OTHER, ActionHarness, content, refused
 from tests.unit.engine_harness import alone, task
@@ -236,7 +236,7 @@ def test_a_system_prompt_in_an_imported_state_serves_nobody_else(file):
 def test_no_byte_of_a_signed_state_can_be_changed(tenant):
     """Not even with a checksum that fits: then it is refused, or an imported one."""
     port, ses1 = Port(), Ses1(Port(), Grouping())
-    state = Saved(np.array(TOKENS, np.int32), port.state(TOKENS), tenant=seal_tenant(tenant, SECRET))
+    state = SavedState(np.array(TOKENS, np.int32), port.state(TOKENS), tenant=seal_tenant(tenant, SECRET))
     with file_of() as fd:
         n_bytes = ses1.write(fd, state, SECRET)
         data = os.pread(fd, n_bytes, 0)
@@ -270,7 +270,7 @@ class GgsqPort(Port):
 @pytest.mark.parametrize("secret", [b"", SECRET])
 def test_a_slot_file_of_llama_cpp_is_an_imported_state(secret):
     port = GgsqPort()
-    saved = Saved(np.array(TOKENS, np.int32), port.state(TOKENS))
+    saved = SavedState(np.array(TOKENS, np.int32), port.state(TOKENS))
     with file_of() as fd:
         Ses1(port, Grouping()).write_ggsq(fd, saved)
         again = Ses1(port, Grouping()).read(fd, is_ours=True, secret=secret)

@@ -14,13 +14,13 @@ from corral.engine.checkpoint import Checkpoint
 from corral.engine.prefix import replaces, usable
 from corral.engine.ram_cache import RamCache
 from corral.engine.reuse_key import ReuseKey
-from corral.engine.saved import NEVER, Saved
+from corral.engine.saved import NEVER, SavedState
 from corral.engine.token_index import TokenIndex
 
 runs = st.lists(st.sampled_from([0, 1, 300, -5]), max_size=12).map(lambda ts: np.array(ts, np.int32))
 texts = st.lists(st.integers(0, 1), max_size=40).map(lambda ts: np.array(ts, np.int32))
 states = st.builds(
-    Saved,
+    SavedState,
     tokens=texts,
     state=st.just(b"x"),
     shifted_from=st.sampled_from([NEVER, NEVER, 9]),

@@ -29,26 +29,26 @@ from corral.cli.options.option import Option
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class OptionGroup:
     title: str
     options: tuple[Option, ...]
     about: str = ""
 
 
 GROUPS = (
-    Group("general", general.OPTIONS + speculative.OPTIONS),
-    Group("sampling", sampling.OPTIONS, "for requests that do not say otherwise"),
-    Group("grammar", sampling.GRAMMAR),
-    Group("embedding", embedding.OPTIONS),
-    Group("context hacking", context.OPTIONS + checkpoint.OPTIONS),
-    Group("parallel", parallel.OPTIONS),
-    Group("multi-modality", media.OPTIONS),
-    Group("backend", backend.OPTIONS + tensor.OPTIONS),
-    Group("model", model.OPTIONS),
-    Group("server", server.OPTIONS + models.OPTIONS + server.CHAT + server.STATE),
-    Group("logging", general.LOGGING),
-    Group("without effect", ignored.OPTIONS, "options of llama.cpp that are ignored or refused"),
-    Group("removed", removed.OPTIONS, "options of former versions, and what to use instead"),
+    OptionGroup("general", general.OPTIONS + speculative.OPTIONS),
+    OptionGroup("sampling", sampling.OPTIONS, "for requests that do not say otherwise"),
+    OptionGroup("grammar", sampling.GRAMMAR),
+    OptionGroup("embedding", embedding.OPTIONS),
+    OptionGroup("context hacking", context.OPTIONS + checkpoint.OPTIONS),
+    OptionGroup("parallel", parallel.OPTIONS),
+    OptionGroup("multi-modality", media.OPTIONS),
+    OptionGroup("backend", backend.OPTIONS + tensor.OPTIONS),
+    OptionGroup("model", model.OPTIONS),
+    OptionGroup("server", server.OPTIONS + models.OPTIONS + server.CHAT + server.STATE),
+    OptionGroup("logging", general.LOGGING),
+    OptionGroup("without effect", ignored.OPTIONS, "options of llama.cpp that are ignored or refused"),
+    OptionGroup("removed", removed.OPTIONS, "options of former versions, and what to use instead"),
 )
 
 OPTIONS = tuple(option for group in GROUPS for option in group.options)

@@ -19,7 +19,7 @@ KINDS = {
 _SPACE = b" \t\r\n"
 
 
-class Listener(Protocol):
+class ScanListener(Protocol):
     def begin(self, kind: str, at: int) -> None: ...
 
     def end(self, at: int) -> None:
@@ -34,7 +34,7 @@ class Listener(Protocol):
 class JsonScanner:
     """Mutable: where in the value it is."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: ScanListener) -> None:
         self._listener = listener
         self._stack: list[int] = []
         self._is_name = False  # the next string is a name

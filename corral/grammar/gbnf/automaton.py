@@ -32,7 +32,7 @@ class Overlap:
     steps: tuple[tuple[int, int], ...]
 
 
-class Budget:
+class StepBudget:
     """A limit on the steps of the analysis."""
 
     def __init__(self, steps: int) -> None:
@@ -51,7 +51,7 @@ class BudgetExceeded(Exception):
 class Automaton:
     """Sets of states are integers with one bit per state."""
 
-    def __init__(self, node: Node, budget: Budget) -> None:
+    def __init__(self, node: Node, budget: StepBudget) -> None:
         self._budget = budget
         self.chars: list[Chars] = []
         self.follow: list[int] = []

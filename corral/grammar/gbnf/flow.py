@@ -12,8 +12,18 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TypeAlias
 
-from corral.grammar.gbnf.automaton import Automaton, Budget, Overlap, bits
-from corral.grammar.gbnf.node import Alt, Node, Ref, Repeat, Seq, Term, Token, can_be_empty, find_empty_rules
+from corral.grammar.gbnf.automaton import Automaton, Overlap, StepBudget, bits
+from corral.grammar.gbnf.node import (
+    Alt,
+    Node,
+    Ref,
+    Repeat,
+    Seq,
+    Term,
+    Token,
+    can_be_empty,
+    find_empty_rules,
+)
 
 # Transitions of a terminal's automaton that must not happen within one terminal.
 Overruns: TypeAlias = dict[Term, set[tuple[int, int]]]
@@ -28,7 +38,7 @@ def find_overruns(rules: dict[str, Node], root: str, automata: Automata) -> Over
 class Automata:
     """Caches the automaton of each node and the overlap of each pair."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: StepBudget) -> None:
         self.budget = budget
         self._automata: dict[Node, Automaton] = {}
         self._overlaps: dict[tuple[Node, Node], Overlap] = {}
@@ -50,7 +60,7 @@ class Automata:
 class Flow:
     """The terminals that may come first, and after each terminal, as integers with one bit per terminal."""
 
-    def __init__(self, rules: dict[str, Node], root: str, budget: Budget) -> None:
+    def __init__(self, rules: dict[str, Node], root: str, budget: StepBudget) -> None:
         self.leaves: list[Term | Token] = []
         self.next: list[int] = []
         self._index: dict[Node, int] = {}

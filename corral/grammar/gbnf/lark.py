@@ -12,13 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from corral.grammar.gbnf.automaton import Budget, BudgetExceeded
+from corral.grammar.gbnf.automaton import BudgetExceeded, StepBudget
 from corral.grammar.gbnf.flow import Automata, find_overruns
 from corral.grammar.gbnf.fold import cut, fold_rules, has_recursion
 from corral.grammar.gbnf.node import (
     Alt,
     Chars,
-    Grammar,
+    GbnfGrammar,
     Node,
     Ref,
     Repeat,
@@ -50,7 +50,7 @@ _UNSAFE = re.compile(r"[^a-zA-Z0-9]")
 _NO_FORCING = '%llguidance {"no_forcing": true}'
 
 
-def render_lark(grammar: Grammar, root: str, end_tokens: Collection[int], may_force: bool) -> str:
+def render_lark(grammar: GbnfGrammar, root: str, end_tokens: Collection[int], may_force: bool) -> str:
     """Write the grammar. `may_force`: text without alternatives gets one tokenization only, so it can
     be forced."""
     tokens = _Tokens(grammar.tokens, end_tokens)
@@ -79,7 +79,7 @@ def _find_terminals(rules: dict[str, Node], root: str) -> dict[str, Node]:
 
 
 def _cut_rules(rules: dict[str, Node], root: str) -> dict[str, Node]:
-    automata = Automata(Budget(_ANALYSIS_STEPS))
+    automata = Automata(StepBudget(_ANALYSIS_STEPS))
     while overruns := find_overruns(rules, root, automata):
         pieces: dict[Node, Node] = {}
         for term, steps in overruns.items():

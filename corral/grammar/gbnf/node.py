@@ -78,7 +78,7 @@ Node: TypeAlias = Chars | Text | Token | Ref | Seq | Alt | Repeat | Term
 
 
 @dataclass(frozen=True, slots=True)
-class Grammar:
+class GbnfGrammar:
     """Checked rules, including the root, and the tokens they name.
 
     `place_of` returns line and column of a rule's definition.

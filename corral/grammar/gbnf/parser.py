@@ -19,7 +19,7 @@ from corral.grammar.gbnf.node import (
     MAX_CHAR,
     SURROGATES,
     Alt,
-    Grammar,
+    GbnfGrammar,
     Node,
     Ref,
     Repeat,
@@ -107,7 +107,7 @@ class _Parser:
         self._used_at: dict[str, int] = {}
         self._tokens: set[int] = set()
 
-    def parse(self) -> Grammar:
+    def parse(self) -> GbnfGrammar:
         self._skip(_SPACE_OR_NEWLINE)
         while self._at < len(self._text):
             self._rule()
@@ -119,7 +119,9 @@ class _Parser:
         recursive = _find_left_recursion(self._rules)
         if recursive is not None:
             raise self._error(f"rule '{recursive}' is left-recursive", self._defined_at[recursive])
-        return Grammar(self._rules, frozenset(self._tokens), lambda name: self._place(self._defined_at[name]))
+        return GbnfGrammar(
+            self._rules, frozenset(self._tokens), lambda name: self._place(self._defined_at[name])
+        )
 
     def _rule(self) -> None:
         at = self._at

@@ -13,7 +13,7 @@ import numpy as np
 from corral.core.chunk import Memory, State, TokenArray
 from corral.core.errors import InvalidRequest
 from corral.engine.ggsq import MAGIC, read_ggsq, write_ggsq
-from corral.engine.saved import Saved
+from corral.engine.saved import SavedState
 from corral.llama.backend import _unpack
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Target
@@ -48,13 +48,13 @@ def parse(data: bytes) -> None:
     assert bytes(again.state) == bytes(saved.state)
 
 
-def _write(saved: Saved) -> bytes:
+def _write(saved: SavedState) -> bytes:
     with file_of() as fd:
         return os.pread(fd, write_ggsq(fd, saved, _PORT), 0)
 
 
 _TOKENS = np.arange(_N_TOKENS, dtype=np.int32)
-_FRAMED = _write(Saved(_TOKENS, _NATIVE))
+_FRAMED = _write(SavedState(_TOKENS, _NATIVE))
 _BARE = MAGIC + struct.pack("<II", 3, _N_TOKENS) + _TOKENS.tobytes() + _NATIVE[8:]
 SEEDS = [_FRAMED, _BARE]
 TARGET = Target("ggsq", parse, SEEDS, mutated(SEEDS, [MAGIC, b"\xff" * 4]), (InvalidRequest,))

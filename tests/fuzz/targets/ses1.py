@@ -7,7 +7,7 @@ import contextlib
 import numpy as np
 
 from corral.core.errors import InvalidRequest
-from corral.engine.saved import NEVER, Saved
+from corral.engine.saved import NEVER, SavedState
 from corral.engine.ses1 import read_title
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Target
@@ -15,7 +15,7 @@ from tests.unit.ses1_files import TOKENS, Port, file_of, read, sealed_again, wri
 
 
 def _saved(tokens: list[int], shifted_from: int = NEVER) -> bytes:
-    return write(Saved(np.array(tokens, np.int32), Port().state(tokens), shifted_from))
+    return write(SavedState(np.array(tokens, np.int32), Port().state(tokens), shifted_from))
 
 
 def parse(data: bytes) -> None:
