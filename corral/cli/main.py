@@ -23,7 +23,7 @@ from corral.core.settings import Settings
 from corral.server.log import log_in_background, log_to_file, log_to_stderr, report_fatal
 
 if TYPE_CHECKING:
-    from corral.server.errand import Tell
+    from corral.server.blocking_job import ReportProgress
     from corral.server.run import Locate
 
 _log = logging.getLogger("corral")
@@ -113,12 +113,12 @@ def run_many(configuration: Configuration, args: Sequence[str]) -> None:
         console.close()
 
 
-def _locate(settings: Settings, tell: Tell) -> Settings:
+def _locate(settings: Settings, report: ReportProgress) -> Settings:
     """Find or download the files of a model, while the server runs."""
     from corral.cli.model_source import remote_name, resolve_model
     from corral.cli.transfer import Transfer
 
-    return resolve_model(settings, Transfer(None, report=tell) if remote_name(settings) else None)
+    return resolve_model(settings, Transfer(None, report=report) if remote_name(settings) else None)
 
 
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:
@@ -166,12 +166,12 @@ def _serve(configuration: Configuration, args: Sequence[str]) -> int:
     return 0
 
 
-def _download(configuration: Configuration, tell: Tell) -> Settings:
+def _download(configuration: Configuration, report: ReportProgress) -> Settings:
     from corral.cli.model_source import resolve_model
     from corral.cli.path_check import check_adapters
     from corral.cli.transfer import Transfer
 
-    transfer = Transfer(bar_console(configuration.settings.server), report=tell)
+    transfer = Transfer(bar_console(configuration.settings.server), report=report)
     settings = resolve_model(configuration.settings, transfer)
     check_adapters(configuration, settings.engine.model)
     return settings

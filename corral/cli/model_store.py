@@ -11,7 +11,7 @@ from corral.cli.model_source import resolve_model
 from corral.cli.transfer import Transfer
 from corral.core.catalog import CatalogModel
 from corral.core.errors import NotFound
-from corral.server.errand import Tell
+from corral.server.blocking_job import ReportProgress
 
 
 class CacheStore:
@@ -20,10 +20,10 @@ class CacheStore:
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
 
-    def download(self, name: str, tell: Tell) -> CatalogModel:
+    def download(self, name: str, report: ReportProgress) -> CatalogModel:
         settings = self._configuration.settings
         server = msgspec.structs.replace(settings.server, hf_repo=name)
-        found = resolve_model(msgspec.structs.replace(settings, server=server), Transfer(None, report=tell))
+        found = resolve_model(msgspec.structs.replace(settings, server=server), Transfer(None, report=report))
         path, projector = found.engine.model, found.engine.mmproj
         known = next((model.name for model in find_models() if path in model.paths), name)
         entry = cached_entry(self._configuration, known, path, projector)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from corral.core.result import Loading, ModelInfo
 from corral.core.settings import Settings
 from corral.link.client import EngineClient
+from corral.server.blocking_job import BlockingJob, ReportProgress
 from corral.server.drain import Drain
 from corral.server.edge import Edge
-from corral.server.errand import Errand, Tell
 from corral.server.http_server import HttpServer
 from corral.server.listen import Listener, open_listener
 from corral.server.loading_app import LoadingApp
@@ -50,7 +50,7 @@ class Reporter(Protocol):
     def located(self, settings: Settings) -> None: ...
 
 
-Locate = Callable[[Tell], Settings]
+Locate = Callable[[ReportProgress], Settings]
 
 
 async def serve(settings: Settings, reporter: Reporter, locate: Locate | None = None) -> None:
@@ -112,7 +112,7 @@ class _Life:
 
     async def _find_files(self) -> None:
         if self._locate is not None:
-            self._settings = await Errand(self._locate, self._note_loading).run()
+            self._settings = await BlockingJob(self._locate, self._note_loading).run()
             self._engine.lifecycle.settings = self._settings.engine
             self._reporter.located(self._settings)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from corral.core.errors import CorralError, InvalidRequest, NotSupported, Unavailable
 from corral.core.result import Loading
-from corral.server.errand import Errand
+from corral.server.blocking_job import BlockingJob
 from corral.server.router.model import ModelState, ModelStore, ServedModel
 from corral.server.router.registry import Registry
 
@@ -80,7 +80,7 @@ class Downloads:
             loop.call_soon_threadsafe(self._note, name, loading)
 
         try:
-            entry = await Errand(partial(store.download, name), note).run()
+            entry = await BlockingJob(partial(store.download, name), note).run()
             if entry.name not in self._registry.models:
                 self._registry.add(entry)
             event = "download_finished"

@@ -33,14 +33,14 @@ from corral.link.client import EngineClient
 from corral.link.lifecycle import EngineState
 from corral.link.renderer import Renderer
 from corral.memory.plan import HOST, HOST_MARGIN
-from corral.server.errand import Errand, Tell
+from corral.server.blocking_job import BlockingJob, ReportProgress
 from corral.server.front import Front
 from corral.server.router.failure import Failure
 from corral.server.router.residency import Phase, Residency, Stay
 from corral.server.text_processes import start_tokenizer
 from corral.telemetry.dispatcher import Telemetry
 
-Locate = Callable[[Settings, Tell], Settings]
+Locate = Callable[[Settings, ReportProgress], Settings]
 
 _log = logging.getLogger("corral")
 _STARTING = (EngineState.LOADING, EngineState.RESTARTING, EngineState.WAKING)
@@ -72,7 +72,7 @@ class Owner(Protocol):
 class ModelStore(Protocol):
     """Downloaded models. All of it blocks, and raises CorralError."""
 
-    def download(self, name: str, tell: Tell) -> CatalogModel: ...
+    def download(self, name: str, report: ReportProgress) -> CatalogModel: ...
 
     def remove(self, name: str) -> None: ...
 
@@ -264,7 +264,7 @@ class ServedModel:
         def note(loading: Loading) -> None:
             loop.call_soon_threadsafe(self._note_early, loading)
 
-        settings = await Errand(self._find_files, note).run()
+        settings = await BlockingJob(self._find_files, note).run()
         self._early = None
         hub: Services = self._around.hub.state.services
         server, telemetry = settings.server, Telemetry(hub.telemetry.ledger)
@@ -350,8 +350,8 @@ class ServedModel:
             error = self.failure.answer(self.name)
         self._residency.on_failed(self.stay, error)
 
-    def _find_files(self, tell: Tell) -> Settings:
-        settings = self._around.locate(self.entry.settings, tell)
+    def _find_files(self, report: ReportProgress) -> Settings:
+        settings = self._around.locate(self.entry.settings, report)
         saves = settings.server.slot_save_path
         if not saves:
             return settings

@@ -11,17 +11,17 @@ from typing import Generic, TypeVar
 from corral.core.result import Loading
 
 T = TypeVar("T")
-Tell = Callable[[Loading], None]  # reports progress; raises KeyboardInterrupt to stop the function
+ReportProgress = Callable[[Loading], None]  # reports progress; raises KeyboardInterrupt to stop the function
 
 _GRACE_S = 2.0
 
 
-class Errand(Generic[T]):
-    """A blocking function in a daemon thread. The function calls `tell` now and then."""
+class BlockingJob(Generic[T]):
+    """A blocking function in a daemon thread. The function calls `report` now and then."""
 
-    def __init__(self, function: Callable[[Tell], T], tell: Tell) -> None:
+    def __init__(self, function: Callable[[ReportProgress], T], report: ReportProgress) -> None:
         self._function = function
-        self._tell = tell
+        self._report_progress = report
         self._is_over = False
         self._done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
@@ -46,4 +46,4 @@ class Errand(Generic[T]):
     def _report(self, loading: Loading) -> None:
         if self._is_over:
             raise KeyboardInterrupt
-        self._tell(loading)
+        self._report_progress(loading)

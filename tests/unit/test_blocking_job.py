@@ -9,7 +9,7 @@ import pytest
 
 from corral.core.errors import CorralError
 from corral.core.result import Loading, Stage
-from corral.server.errand import Errand
+from corral.server.blocking_job import BlockingJob
 
 HALF = Loading(Stage.DOWNLOADING, 0.5)
 
@@ -21,7 +21,7 @@ async def test_it_has_a_result_and_tells_how_far_it_is():
         tell(HALF)
         return "found"
 
-    assert await Errand(work, told.append).run() == "found"
+    assert await BlockingJob(work, told.append).run() == "found"
     assert told == [HALF]
 
 
@@ -30,7 +30,7 @@ async def test_what_goes_wrong_is_raised():
         raise CorralError("no such host")
 
     with pytest.raises(CorralError, match="no such host"):
-        await Errand(work, lambda _: None).run()
+        await BlockingJob(work, lambda _: None).run()
 
 
 async def test_one_that_is_cancelled_ends_when_it_next_tells_something():
@@ -46,7 +46,7 @@ async def test_one_that_is_cancelled_ends_when_it_next_tells_something():
             raise
 
     told = []
-    task = asyncio.create_task(Errand(work, told.append).run())
+    task = asyncio.create_task(BlockingJob(work, told.append).run())
     await asyncio.to_thread(is_running.wait)
     task.cancel()
     await asyncio.sleep(0)
@@ -57,14 +57,14 @@ async def test_one_that_is_cancelled_ends_when_it_next_tells_something():
 
 
 async def test_one_that_hangs_holds_nothing_up(monkeypatch):
-    monkeypatch.setattr("corral.server.errand._GRACE_S", 0.01)
+    monkeypatch.setattr("corral.server.blocking_job._GRACE_S", 0.01)
     is_running, is_over = threading.Event(), threading.Event()
 
     def work(_tell):
         is_running.set()
         is_over.wait()
 
-    task = asyncio.create_task(Errand(work, lambda _: None).run())
+    task = asyncio.create_task(BlockingJob(work, lambda _: None).run())
     await asyncio.to_thread(is_running.wait)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
