@@ -46,9 +46,9 @@ class GenerationEngine(Engine):
         coroutines = Coroutines(wakeup)
         grouping = Grouping(settings.grp_attn_n, settings.grp_attn_w)
         ses1 = Ses1(backend, grouping)
-        self._max_itl_ms, self._is_fast = settings.max_itl_ms, not backend.is_exact
+        self._max_itl_ms, self._is_fast = settings.max_itl_ms, backend.uses_gpu
         cost = CostModel()
-        copy_cost = CopyCost(cost, backend.is_exact, clock)
+        copy_cost = CopyCost(cost, not backend.uses_gpu, clock)
         self._kv = KvStore(backend, settings, ses1, grouping, copy_cost)
         reporter, similarity = Reporter(self._kv, clock), settings.slot_prompt_similarity
         self._scheduler = Scheduler(backend.n_seq, backend.n_ctx, self._kv, similarity, reporter)

@@ -261,8 +261,11 @@ class Backend(Evaluator, StatePort, Protocol):
     def vocab(self) -> Vocabulary: ...
 
     @property
+    def uses_gpu(self) -> bool: ...
+
+    @property
     def is_exact(self) -> bool:
-        """Whether the same batches give the same logits every time."""
+        """Whether logits do not depend on how tokens are divided among batches."""
 
     @property
     def batch_exact(self) -> BatchExact:

@@ -83,7 +83,7 @@ class Runner(Worker):
         # Where answers depend on their neighbours anyway, everything shares a batch.
         mixes = backend.mixes_batches or not backend.is_exact
         self._shape = BatchShape(backend.n_batch, backend.n_ubatch, mixes)
-        self._groups_streams = settings.batch_exact and not mixes
+        self._groups_streams = backend.batch_exact.is_on and not mixes
         if self._groups_streams:
             self._shape = replace(self._shape, n_streams=1, n_adapted=1)  # until the warm-up has tried more
         self.is_calibrated = True  # `warm_up` knows better
@@ -208,7 +208,7 @@ class Runner(Worker):
         """Whether what another engine had delivered may be evaluated like the prompt. Not where exact bits
         are promised, the context was shifted, or every row of logits counts."""
         params, guidance = task.params, task.params.guidance
-        if self._settings.batch_exact and self._backend.batch_exact.n_streams:
+        if self._backend.batch_exact.is_on and self._backend.batch_exact.n_streams:
             return False
         n_prompt = max(len(task.prompt), len(guidance.negative) if guidance is not None else 0)
         needs_rows = params.sampling.remembers_draws or params.n_prompt_probs >= 0

@@ -72,7 +72,7 @@ class Speculation:
         self._saved_at = time.monotonic()
         self._is_changed = False
         self._files = ThreadPoolExecutor(1, "lookup")
-        self._is_exact = settings.draft_exact and backend.is_exact
+        self._is_exact = settings.draft_exact and not backend.uses_gpu
         self.n_exact = 1 if self._is_exact else MAX_AHEAD
         # To keep a state that drafts can be taken back to; None: they can simply be cut.
         self.mark_ms: float | None = None if backend.can_cut else 0.0

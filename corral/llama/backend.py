@@ -26,7 +26,13 @@ from corral.llama.drafter import Drafter
 from corral.llama.encoder import Encoder, encoder_info
 from corral.llama.exactness import find_exactness
 from corral.llama.fingerprint import model_fingerprint
-from corral.llama.hardware import flash_attn_type, prompt_piece, thread_counts, uses_gpu
+from corral.llama.hardware import (
+    flash_attn_type,
+    prompt_piece,
+    thread_counts,
+    uses_flash_attn,
+    uses_gpu,
+)
 from corral.llama.joint_draw import JointDraw
 from corral.llama.kv_cache import can_move_keys, fit_cache
 from corral.llama.library import lib
@@ -59,12 +65,13 @@ class LlamaBackend(Context):
         self.adapters = model.adapters
         self.projector = projector
         self.has_planes = model.has_planes
-        self.is_exact = not uses_gpu(settings)
-        # On a CPU a token more costs too much, and might change the bits of others.
-        self._fills_gaps = not (
-            self.is_exact or settings.kv_unified or model.is_recurrent or model.has_window
+        self.uses_gpu = uses_gpu(settings)
+        self.is_exact = not (self.uses_gpu or uses_flash_attn(settings) or settings.batch_exact == "off")
+        # On a CPU a token more costs too much.
+        self._fills_gaps = self.uses_gpu and not (
+            settings.kv_unified or model.is_recurrent or model.has_window
         )
-        self.n_prefill_max = prompt_piece(settings, self.n_ubatch) if self.is_exact else self.n_batch
+        self.n_prefill_max = self.n_batch if self.uses_gpu else prompt_piece(settings, self.n_ubatch)
         self.drafter = Drafter.open(settings, model, self.n_seq, self.n_ctx) if settings.model_draft else None
         self.mixes_batches = settings.kv_unified
         self.n_window = model.n_window
@@ -188,7 +195,7 @@ class LlamaBackend(Context):
         if not has_native_draw():
             return JointDraw(self.n_seq)
         # On a CPU the threads would compete with libllama's, which spin while they wait.
-        n_threads = 1 if self.is_exact else thread_counts(self._settings)[0]
+        n_threads = thread_counts(self._settings)[0] if self.uses_gpu else 1
         return NativeDraw(self.n_seq, self.n_vocab, n_threads)
 
     def open_checker(self, checks: Sequence[SchemaCheck]) -> Checker:

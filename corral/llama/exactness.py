@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,8 +18,8 @@ from corral.core.settings import EngineSettings
 from corral.gguf.ggml_type import GGML_TYPES
 from corral.gguf.model_file import read_model
 from corral.gguf.preflight import TensorInfo
-from corral.llama.hardware import thread_counts, uses_flash_attn, uses_gpu
-from corral.llama.library import ggml, lib
+from corral.llama.hardware import this_cpu, thread_counts, uses_flash_attn, uses_gpu
+from corral.llama.library import ggml
 from corral.llama.product_probe import WeightSample, probe_product
 from corral.llama.repack import repacked_buffer
 from corral.llama.row_limit import ANY, TILED, Cpu, Layout, Product, RowLimit, row_limit
@@ -49,30 +48,27 @@ class Weight(NamedTuple):
 
 
 def find_exactness(settings: EngineSettings) -> BatchExact:
-    """Look the file's weights up, and try them if `--batch-exact` is on; raises if it cannot be kept."""
+    """Look the file's weights up, and try them if exactness is kept; raises if it cannot be."""
+    is_kept = settings.batch_exact == "on"
     if reason := _exclusion(settings):
-        if settings.batch_exact:
+        if is_kept:
             raise InvalidRequest(f"--batch-exact cannot be kept: {reason}")
         return BatchExact(reason=reason)
-    cpu = _this_cpu()
+    cpu = this_cpu()
     weights = {each.product: each for each in _weights(settings)}
-    if settings.batch_exact and cpu.is_x86 and any(_splits_experts(product) for product in weights):
+    if is_kept and cpu.is_x86 and any(_splits_experts(product) for product in weights):
         os.environ[_TILED_SWITCH] = "0"
     limits = {product: row_limit(product, cpu, _is_tiled()) for product in weights}
-    if settings.batch_exact:
+    if is_kept:
         limits = {product: _tried(weights[product], limits[product], settings) for product in limits}
-    return _sum_up(settings, limits, cpu)
+    return _sum_up(settings, limits, cpu, is_kept)
 
 
 def samples_of(settings: EngineSettings) -> Iterator[tuple[RowLimit, WeightSample]]:
     """Yield a sample of each kind of weights, and what the table says of it."""
-    cpu = _this_cpu()
+    cpu = this_cpu()
     for product, weight in {each.product: each for each in _weights(settings)}.items():
         yield row_limit(product, cpu, _is_tiled()), _sample(weight)
-
-
-def _this_cpu() -> Cpu:
-    return Cpu.parse(platform.machine(), lib.llama_print_system_info().decode("utf-8", "replace"))
 
 
 def _is_tiled() -> bool:
@@ -89,9 +85,11 @@ def _exclusion(settings: EngineSettings) -> str:
         return "with --kv-unified, sums depend on where other sequences are in the buffer (leave it out)"
     if uses_flash_attn(settings):
         return (
-            "flash attention on a CPU rounds by the shape of the batch (leave out --flash-attn on, and "
-            "--cache-type-v of a quantized type, which needs it)"
+            "flash attention on a CPU rounds by the shape of the batch (--batch-exact on does without it, "
+            "unless --flash-attn on or a quantized --cache-type-v asks for it)"
         )
+    if settings.batch_exact == "off":
+        return "--batch-exact off promises nothing"
     return ""
 
 
@@ -151,14 +149,14 @@ def _sample(weight: Weight) -> WeightSample:
     return WeightSample(weight.tensor.type, shape, np.concatenate(pieces), weight.buffer)
 
 
-def _sum_up(settings: EngineSettings, limits: dict[Product, RowLimit], cpu: Cpu) -> BatchExact:
+def _sum_up(settings: EngineSettings, limits: dict[Product, RowLimit], cpu: Cpu, is_kept: bool) -> BatchExact:
     split = sorted({product.type for product, limit in limits.items() if not limit.splits})
     if split:
         reason = (
             f"prompts that are evaluated in pieces round differently with weights of the type "
             f"{', '.join(split)} on this CPU"
         )
-        if settings.batch_exact:
+        if is_kept:
             raise InvalidRequest(
                 f"--batch-exact cannot be kept with '{settings.model}': {reason}; use another encoding "
                 "(--transcode Q8_0), or leave the option out"
@@ -170,7 +168,7 @@ def _sum_up(settings: EngineSettings, limits: dict[Product, RowLimit], cpu: Cpu)
             by_type[product.type] = min(limit.n_rows, by_type.get(product.type, ANY))
     n_streams = min([settings.n_parallel, *by_type.values()])
     return BatchExact(
-        is_on=settings.batch_exact,
+        is_on=is_kept,
         n_streams=n_streams,
         n_adapted=min(n_streams, *(row_limit(Product(type), cpu).n_rows for type in _OF_ADAPTERS)),
         limits=dict(sorted(by_type.items())),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from corral.core.settings import DEFAULT_UBATCH, EngineSettings
 from corral.llama import library
 from corral.llama.cache_type import is_quantized
 from corral.llama.library import lib
+from corral.llama.row_limit import Cpu, has_fast_plain_attention
 
 _PIECE = 256
 _NOT_LOCKED = re.compile(r"failed to mlock|mlock not supported")
@@ -32,12 +34,18 @@ def uses_gpu(settings: EngineSettings) -> bool:
     return settings.n_gpu_layers != 0 and settings.devices != ("none",) and library.has_gpu()
 
 
+def this_cpu() -> Cpu:
+    return Cpu.parse(platform.machine(), lib.llama_print_system_info().decode("utf-8", "replace"))
+
+
 def uses_flash_attn(settings: EngineSettings) -> bool:
-    # On CPUs, flash attention rounds differently for every batch shape: tokens would depend on what
-    # else is running. `auto` prefers reproducible answers there.
-    # Quantized V requires it.
-    is_better = uses_gpu(settings) or is_quantized(settings.cache_type_v)
-    return settings.flash_attn == "on" or (settings.flash_attn == "auto" and is_better)
+    """`auto`: where it is faster. On CPUs it rounds differently for every batch shape, so not where answers
+    are kept exact, and quantized values require it."""
+    if settings.flash_attn != "auto":
+        return settings.flash_attn == "on"
+    if uses_gpu(settings) or is_quantized(settings.cache_type_v):
+        return True
+    return settings.batch_exact != "on" and not has_fast_plain_attention(this_cpu())
 
 
 def prompt_piece(settings: EngineSettings, n_ubatch: int) -> int:
@@ -53,7 +61,7 @@ def prompt_piece(settings: EngineSettings, n_ubatch: int) -> int:
 def flash_attn_type(settings: EngineSettings) -> int:
     """Return libllama's number. libllama resolves `auto` itself, since GPUs may lack some head sizes."""
     is_open = settings.flash_attn == "auto" and not is_quantized(settings.cache_type_v)
-    if is_open and uses_gpu(settings):
+    if is_open and uses_flash_attn(settings):
         return int(lib.LLAMA_FLASH_ATTN_TYPE_AUTO)
     return int(uses_flash_attn(settings))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -102,9 +103,10 @@ def test_a_real_model_says_the_same(model, keys, values):
 
 def test_values_that_need_it_turn_flash_attention_on():
     for name in TYPES:
-        settings = EngineSettings(model="", n_gpu_layers=0, cache_type_v=name)
+        settings = EngineSettings(model="", n_gpu_layers=0, batch_exact="on", cache_type_k=name)
+        assert not uses_flash_attn(settings)
+        settings = msgspec.structs.replace(settings, cache_type_v=name)
         assert uses_flash_attn(settings) == (name in QUANTIZED)
-        assert not uses_flash_attn(EngineSettings(model="", n_gpu_layers=0, cache_type_k=name))
 
 
 @pytest.mark.parametrize("flash_attn", ["off", "on", "auto"])

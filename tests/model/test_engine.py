@@ -247,7 +247,7 @@ def test_context_shift_forgets_exactly_what_it_should(model):
 
 @on(*TINY)
 def test_resuming_after_shifts_continues_the_same(model):
-    options = {"n_ctx_slot": 256, "context_shift": True, "batch_exact": True}
+    options: dict[str, Any] = {"n_ctx_slot": 256, "context_shift": True, "batch_exact": "on"}
     with LlamaHarness(model, **options) as bench:
         whole = task(0, bench.prompt(50), SEEDED, n_predict=500, n_keep=3)
         bench.run(whole)
@@ -273,14 +273,14 @@ SAMPLERS: dict[str, Any] = {
 @on("llama-bpe", "mamba")
 @pytest.mark.parametrize("sampling", SAMPLERS.values(), ids=SAMPLERS)
 def test_resuming_after_any_token_continues_the_same(model, sampling):
-    with LlamaHarness(model, batch_exact=True) as bench:
+    with LlamaHarness(model, batch_exact="on") as bench:
         whole = task(0, bench.prompt(40), sampling, n_predict=40)
         bench.run(whole)
         expected = bench.answer(0)
     assert len(expected) == 40
     for k in (1, 7, 25, 39):
         resumed = msgspec.structs.replace(whole, resume=[probs.chosen.id for probs in expected[:k]])
-        assert alone(model, resumed, batch_exact=True) == expected[k:]
+        assert alone(model, resumed, batch_exact="on") == expected[k:]
 
 
 @on(*CUTTABLE)

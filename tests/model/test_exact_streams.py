@@ -71,7 +71,7 @@ def _settings(model: Path, **options) -> EngineSettings:
 
 def _answers(model: Path, n_streams: int, n_predict: int, together: bool) -> list[list[TokenProbs]]:
     n_ctx = -(-(N_PROMPT + n_predict + 8) // 256) * 256
-    options = {"batch_exact": True, "lookup": False}
+    options = {"batch_exact": "on", "lookup": False}
     with LlamaHarness(model, n_streams if together else 1, n_ctx, **options) as bench:
         bench.engine.warm_up()
         tasks = [
@@ -100,7 +100,7 @@ def _skip_if_refused(model: Path) -> None:
     """Skip where the table says of this CPU that prompts depend on how they are cut."""
     if any(not limit.splits for limit, _ in samples_of(_settings(model))):
         with pytest.raises(InvalidRequest) as refused:
-            find_exactness(_settings(model, batch_exact=True))
+            find_exactness(_settings(model, batch_exact="on"))
         pytest.skip(refused.value.message)
 
 
@@ -140,7 +140,7 @@ def test_a_kernel_that_the_table_does_not_know_is_found(file_of):
 
 def test_what_holds_is_known_without_the_option(smollm):
     _skip_if_refused(smollm)
-    known, kept = (find_exactness(_settings(smollm, n_parallel=4, batch_exact=on)) for on in (False, True))
+    known, kept = (find_exactness(_settings(smollm, n_parallel=4, batch_exact=on)) for on in ("auto", "on"))
     assert kept.is_on
     assert msgspec.structs.replace(kept, is_on=False) == known
 
@@ -156,7 +156,7 @@ def test_what_holds_is_known_without_the_option(smollm):
 def test_it_is_refused_where_it_cannot_be_kept(file_of, options, flag):
     model = file_of("F32")
     with pytest.raises(InvalidRequest, match=flag):
-        find_exactness(_settings(model, batch_exact=True, **options))
+        find_exactness(_settings(model, batch_exact="on", **options))
     known = find_exactness(_settings(model, **options))
     assert known.n_streams == 0
     assert flag in known.reason
@@ -195,5 +195,5 @@ def test_the_refusal_names_the_file_and_its_types(file_of, monkeypatch):
     monkeypatch.setattr(exactness, "row_limit", lambda *_: RowLimit(1, splits=False))
     model = file_of("Q8_0")
     with pytest.raises(InvalidRequest, match=r"Q8_0\.gguf.*q8_0.*--transcode"):
-        find_exactness(_settings(model, batch_exact=True))
+        find_exactness(_settings(model, batch_exact="on"))
     assert "q8_0" in find_exactness(_settings(model)).reason

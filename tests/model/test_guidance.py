@@ -253,13 +253,13 @@ def test_a_negative_prompt_that_had_to_yield_comes_back(model):
 
 @on(*TINY)
 def test_a_lost_engine_goes_on_where_it_was(model):
-    with LlamaHarness(model, batch_exact=True) as bench:
+    with LlamaHarness(model, batch_exact="on") as bench:
         one = guided(0, bench.prompt(60), bench.prompt(35, seed=1), SEEDED)
         bench.run(one)
         whole = bench.answer(0)
     for n in (1, 7, 23):
         resumed = msgspec.structs.replace(one, resume=[probs.chosen.id for probs in whole[:n]])
-        assert alone(model, resumed, batch_exact=True) == whole[n:]
+        assert alone(model, resumed, batch_exact="on") == whole[n:]
 
 
 @on("llama-bpe")

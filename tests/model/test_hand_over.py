@@ -37,7 +37,7 @@ def moved(model: Path, one: Task, n_tokens: int, **options) -> list[TokenProbs]:
 @pytest.mark.parametrize("is_exact", [False, True])
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED, PENALIZED], ids=["greedy", "seeded", "penalties"])
 def test_a_moved_answer_equals_the_undisturbed_one(model, is_exact: bool, sampling: SamplingParams):
-    options = {"batch_exact": is_exact}
+    options = {"batch_exact": "on" if is_exact else "off"}
     with LlamaHarness(model) as bench:
         one = task(0, bench.prompt(40), sampling, n_predict=40)
     expected = alone(model, one, **options)

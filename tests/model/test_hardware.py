@@ -23,9 +23,10 @@ from corral.llama import device, hardware, library, rpc
 from corral.llama.backend import LlamaBackend
 from corral.llama.context_params import context_params, plain_params
 from corral.llama.device import Device, place, projector_device, used_devices
-from corral.llama.hardware import flash_attn_type, notes_on_locking, uses_gpu
+from corral.llama.hardware import flash_attn_type, notes_on_locking, uses_flash_attn, uses_gpu
 from corral.llama.library import LlamaError, lib
 from corral.llama.model import Model
+from corral.llama.row_limit import Cpu
 from tests.model.llama_harness import LlamaHarness, task
 from tests.model.raw import raw_greedy
 from tests.model.rpc import rpc_server
@@ -307,7 +308,25 @@ def test_flash_attention_on_gpus_is_up_to_libllama(monkeypatch):
     assert flash_attn_type(settings(flash_attn="off")) == lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
     for elsewhere in ({"n_gpu_layers": 0}, {"devices": ("none",)}):
         assert not uses_gpu(settings(**elsewhere))
-        assert flash_attn_type(settings(**elsewhere)) == lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        exact = settings(batch_exact="on", **elsewhere)
+        assert flash_attn_type(exact) == lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+
+
+@pytest.mark.parametrize(
+    ("machine", "info", "is_flash"),
+    [
+        ("x86_64", "CPU : AVX2 = 1 | AVX512 = 1 | AVX512_VNNI = 1 |", False),
+        ("x86_64", "CPU : AVX2 = 1 | AVX512 = 1 | AMX_INT8 = 1 |", True),
+        ("x86_64", "CPU : AVX2 = 1 |", True),
+        ("aarch64", "CPU : NEON = 1 | DOTPROD = 1 |", True),
+    ],
+)
+def test_flash_attention_on_cpus_is_used_where_it_is_faster(monkeypatch, machine, info, is_flash):
+    monkeypatch.setattr(hardware, "this_cpu", lambda: Cpu.parse(machine, info))
+    for batch_exact, found in (("auto", is_flash), ("off", is_flash), ("on", False)):
+        assert uses_flash_attn(settings(n_gpu_layers=0, batch_exact=batch_exact)) is found
+    assert uses_flash_attn(settings(n_gpu_layers=0, flash_attn="on"))
+    assert not uses_flash_attn(settings(n_gpu_layers=0, flash_attn="off"))
 
 
 @pytest.mark.parametrize(("name", "number"), [("distribute", 1), ("isolate", 2), ("numactl", 3)])
@@ -326,6 +345,7 @@ import logging, os, resource, sys
 import numpy, psutil  # while this process may read them
 from corral.core.settings import EngineSettings
 from corral.llama.model import Model
+from corral.llama.row_limit import Cpu
 logging.basicConfig(format="%(levelname)s %(message)s")
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 4096))
 if os.geteuid() == 0:

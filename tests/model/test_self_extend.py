@@ -119,11 +119,11 @@ def test_requests_that_do_not_fit_together_take_turns(model):
 
 @on(*SHIFTABLE)
 def test_resuming_after_any_token_continues_the_same(model):
-    with Extended(model, batch_exact=True) as bench:
+    with Extended(model, batch_exact="on") as bench:
         whole = task(0, bench.prompt(50), SEEDED, n_predict=90)
         bench.run(whole)
         for n_delivered in (13, 14, 15, 60):
-            with Extended(model, batch_exact=True) as other:
+            with Extended(model, batch_exact="on") as other:
                 other.run(msgspec.structs.replace(whole, resume=bench.tokens(0)[:n_delivered]))
                 assert other.answer(0) == bench.answer(0)[n_delivered:]
 

@@ -592,7 +592,7 @@ def test_a_cut_beside_a_picture_is_what_libllama_does(vision, n_keep, n_discard)
 def test_a_lost_answer_goes_on(vision, pair, n):
     text, media = TEXT + MARK, media_for(pair)[:2]
     answer = cold(vision, pair, text, media)
-    with open_pair(vision, pair, batch_exact=True) as bench:
+    with open_pair(vision, pair, batch_exact="on") as bench:
         bench.run(pictured(bench, 1, text, media, resume=chosen(answer)[:n]))
         assert bench.answer(1) == answer[n:]
 

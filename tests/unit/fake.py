@@ -297,6 +297,7 @@ class FakeBackend:
         can_cut: bool = True,
         adds_bos: bool = False,
         encoder: FakeEncoder | None = None,
+        keeps_exact: bool = False,
     ) -> None:
         self.encoder = encoder or FakeEncoder()
         self.n_seq = n_seq
@@ -323,7 +324,8 @@ class FakeBackend:
         self.adapters: Any = FakeAdapters()
         self.lora: AdapterConfig = ()
         self.is_exact = True
-        self.batch_exact = BatchExact(n_streams=n_seq, n_adapted=n_seq)
+        self.uses_gpu = False
+        self.batch_exact = BatchExact(is_on=keeps_exact, n_streams=n_seq, n_adapted=n_seq)
         self.drafter: Any = None
         self.projector: Any = None
         self.has_planes = False

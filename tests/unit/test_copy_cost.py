@@ -11,9 +11,9 @@ from tests.unit.fake import FakeBackend
 class SlowCopies(FakeBackend):
     """Copies take as long as the test says; a token takes a millisecond."""
 
-    def __init__(self, seconds: float, is_exact: bool) -> None:
+    def __init__(self, seconds: float, uses_gpu: bool) -> None:
         super().__init__(n_seq=1)
-        self.seconds, self.is_exact, self.n_saves = seconds, is_exact, 0
+        self.seconds, self.uses_gpu, self.n_saves = seconds, uses_gpu, 0
         self.bench: EngineHarness
 
     def decode(self, chunks):
@@ -27,12 +27,12 @@ class SlowCopies(FakeBackend):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "is_exact", "n_saves"),
-    [(1.0, True, 3), (1.0, False, 1), (0.0, False, 3)],
+    ("seconds", "uses_gpu", "n_saves"),
+    [(1.0, False, 3), (1.0, True, 1), (0.0, True, 3)],
     ids=["on a CPU always", "a slow copy is not tried again", "a fast copy pays"],
 )
-def test_states_are_copied_if_that_pays(seconds, is_exact, n_saves):
-    backend = SlowCopies(seconds, is_exact)
+def test_states_are_copied_if_that_pays(seconds, uses_gpu, n_saves):
+    backend = SlowCopies(seconds, uses_gpu)
     bench = backend.bench = EngineHarness(backend)
     bench.engine.warm_up()
     for i in range(4):

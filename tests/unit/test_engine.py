@@ -91,13 +91,13 @@ def test_running_out_of_cells_loses_nothing(specs, n_cells):
 @examples(100)
 def test_resuming_after_any_token_continues_the_same(prompt, n_predict, n_delivered, shifts, is_exact):
     """Also across context shifts, which the second engine repeats at the same places."""
-    options = {"context_shift": shifts, "batch_exact": is_exact}
+    options = {"n_ctx": 80, "keeps_exact": is_exact}
     original = task(0, prompt, n_predict=n_predict, n_keep=3)
-    first = EngineHarness(FakeBackend(n_ctx=80), **options)
+    first = EngineHarness(FakeBackend(**options), context_shift=shifts)
     first.run(original)
     expected = first.tokens(0)
     n_delivered = min(n_delivered, max(len(expected) - 1, 0))
-    second = EngineHarness(FakeBackend(n_ctx=80), **options)
+    second = EngineHarness(FakeBackend(**options), context_shift=shifts)
     second.run(msgspec.structs.replace(original, resume=expected[:n_delivered]))
     assert second.tokens(0) == expected[n_delivered:]
     assert second.done(0).stop_type is first.done(0).stop_type
@@ -106,7 +106,7 @@ def test_resuming_after_any_token_continues_the_same(prompt, n_predict, n_delive
 
 @pytest.mark.parametrize("is_exact", [False, True])
 def test_what_was_delivered_is_evaluated_at_once_unless_exact_bits_are_promised(is_exact):
-    bench = EngineHarness(batch_exact=is_exact)
+    bench = EngineHarness(FakeBackend(keeps_exact=is_exact))
     bench.run(
         msgspec.structs.replace(
             task(0, [3] * 40, n_predict=60), resume=alone(task(0, [3] * 40, n_predict=50))

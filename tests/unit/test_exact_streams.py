@@ -82,7 +82,7 @@ def test_a_context_that_is_too_small_allows_one():
 def test_the_engine_keeps_to_what_is_known_and_found(caplog, n_known, n_exact, found):
     backend = CrowdedBackend(n_exact, 9)
     backend.batch_exact = BatchExact(is_on=True, n_streams=n_known, n_adapted=2)
-    bench = EngineHarness(backend, batch_exact=True, lookup=False)
+    bench = EngineHarness(backend, lookup=False)
     bench.engine.warm_up()
     assert bench.engine.batch_exact.n_streams == found
     assert bench.engine.batch_exact.n_adapted == min(2, found)

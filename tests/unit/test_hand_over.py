@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -88,7 +89,8 @@ KINDS: dict[str, dict[str, Any]] = {
 @examples(25)
 def test_a_moved_answer_equals_the_undisturbed_one(is_exact, params, prompt, n_predict, n_steps):
     one = Task(id=0, prompt=prompt, params=GenerationParams(**{"n_predict": n_predict, **params}))
-    stayed, moved = undisturbed(one, batch_exact=is_exact), Move(one, n_steps, batch_exact=is_exact)
+    backend = partial(FakeBackend, keeps_exact=is_exact)
+    stayed, moved = undisturbed(one, backend), Move(one, n_steps, backend)
     assert moved.result() == stayed.result()
     if moved.is_handed_over:
         assert moved.shapes == stayed.shapes

@@ -951,7 +951,7 @@ def test_what_is_left_of_a_flat_picture_that_was_not_finished_can_be_saved(make)
 @pytest.fixture
 def drafting():
     backend = FakeBackend()
-    backend.is_exact = False  # evaluates as much ahead as it likes
+    backend.uses_gpu = True  # evaluates as much ahead as it likes
     return backend
 
 

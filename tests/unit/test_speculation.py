@@ -723,7 +723,7 @@ def test_exact_answers_need_a_probe_first():
     assert open_speculation().n_exact == 1
     assert open_speculation(draft_exact=False).n_exact == MAX_AHEAD
     backend = FakeBackend()
-    backend.is_exact = False
+    backend.uses_gpu = True
     assert open_speculation(backend).n_exact == MAX_AHEAD
 
 

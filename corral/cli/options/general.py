@@ -87,7 +87,7 @@ OPTIONS = (
     ),
     Option(
         ("-fa", "--flash-attn"),
-        "flash attention; auto: only on a GPU, because on a CPU answers would depend on concurrent requests",
+        "flash attention; auto: unless exact answers are kept (--batch-exact), because it rounds by batch",
         choices=("on", "off", "auto"),
         bare="on",
     ),

@@ -74,9 +74,10 @@ OPTIONS = (
     ),
     Option(
         ("--batch-exact",),
-        "on a CPU, make answers independent of the number of streams; many streams are slower; refused "
-        "where that cannot be kept",
-        negative=("--no-batch-exact",),
+        "make answers independent of what is evaluated beside them, which is slower, and refused where it "
+        "cannot be kept; auto: where that costs less than 3 %",
+        choices=("on", "off", "auto"),
+        bare="on",
     ),
     Option(
         ("-kvu", "--kv-unified"),
