@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import numpy as np
@@ -50,6 +50,7 @@ class Dispatcher:
         self._cost_of = cost_of
         self._table = LoadTable(len(members))
         self._conversations: LRUCache[tuple[bytes, str], int] = LRUCache(_MAX_CONVERSATIONS)
+        self._leaving: set[int] = set()  # tasks whose state is being read
 
     @property
     def usable(self) -> Sequence[Member]:
@@ -83,16 +84,34 @@ class Dispatcher:
             if heirs := self._heirs(member, pending):
                 self._move(pending, member, heirs)
 
-    async def relieve(self, member: Member) -> None:
-        """Move the tasks of an engine that is to be replaced: what waits, and what finds a free slot."""
+    async def release(self, member: Member) -> list[PendingTask]:
+        """Move the tasks of an engine that is to end: what waits, and what finds a free slot and takes its
+        state along. Returns what has found a slot, but cannot take its state along."""
+        left = []
         for pending in list(member.pending.values()):
-            heirs = self._heirs(member, pending) if _has(member, pending) else []
+            heirs = self._heirs(member, pending) if self._is_here(member, pending) else []
             if pending.is_admitted:
                 heirs = [heir for heir in heirs if heir.load_now.n_free > 0]
-            if heirs and pending.is_admitted:
-                await self._move_running(pending, member, heirs)
+                if heirs and not await self._move_running(pending, member, heirs):
+                    left.append(pending)
             elif heirs:
                 self._move(pending, member, heirs)
+        return left
+
+    async def relieve(self, member: Member) -> None:
+        """Do the same for one that is to be replaced: what leaves its state is evaluated again elsewhere."""
+        for pending in await self.release(member):
+            if self._is_here(member, pending) and (heirs := self._heirs(member, pending)):
+                self._move(pending, member, heirs)
+
+    async def level(self, member: Member) -> None:
+        """Move running tasks, with their states, to an engine that has just become ready, until the others
+        have as many as it has, or one more."""
+        tried: set[int] = set()
+        while (surplus := self._find_surplus(member, tried)) is not None:
+            pending, full = surplus
+            tried.add(pending.task.id)
+            await self._move_running(pending, full, [member])
 
     def even_out(self) -> None:
         """Move waiting tasks from engines without a free slot to engines with one, if they start earlier."""
@@ -153,26 +172,48 @@ class Dispatcher:
             _log.warning("a task continues on an engine that differs: its answer may differ, too")
         return found
 
-    async def _move_running(self, pending: PendingTask, member: Member, others: Sequence[Member]) -> None:
-        """Move a task with its state, so that the other engine continues with the next token. Without it, if
-        there is none: then that engine evaluates what is known again."""
+    def _find_surplus(self, member: Member, tried: Collection[int]) -> tuple[PendingTask, Member] | None:
+        """Return the shortest running task, not tried yet, of an engine with two more of them than `member`,
+        and that engine."""
+        if not member.is_open:
+            return None
+        n_most = member.load_now.n_tasks + 2
+        found = [
+            (pending, other)
+            for other in self._members
+            if other is not member and other.is_open and other.load_now.n_running >= n_most
+            for id, pending in other.pending.items()
+            if pending.is_admitted and pending.delivered and id not in tried
+            if self._is_here(other, pending) and member in self._heirs(other, pending)
+        ]
+        return min(found, key=lambda each: _n_known(each[0]), default=None)
+
+    async def _move_running(self, pending: PendingTask, member: Member, others: Sequence[Member]) -> bool:
+        """Move a task with its state, so that the other engine continues with the next token. Return whether
+        it has left, or has no state any more; otherwise it continues where it is."""
         task = _unpinned(pending.task)
         heir, fd = self._place(task, _blocks(task), others), open_memory("state")
+        self._leaving.add(task.id)
         try:
             with heir.expecting_one():
                 state = await member.give_state(pending, fd)
             if not _has(member, pending):
-                return  # it has ended, or its engine has
-            heirs = self._heirs(member, pending)
-            if heir in heirs:
+                return True  # it has ended, or its engine has
+            if state is None:
+                return False
+            if heir in self._heirs(member, pending):
                 is_alike = heir.fingerprint == member.fingerprint
                 self._move(pending, member, [heir], state if is_alike else None)
-            elif heirs:
-                self._move(pending, member, heirs)
-            elif state is not None:
+            else:
                 member.client.send_again(pending)
+            return True
         finally:
+            self._leaving.discard(task.id)
             os.close(fd)
+
+    def _is_here(self, member: Member, pending: PendingTask) -> bool:
+        """Whether an engine has a task, and it is not about to leave."""
+        return _has(member, pending) and pending.task.id not in self._leaving
 
     def _move(
         self,
@@ -205,6 +246,11 @@ def _waiting(member: Member) -> list[PendingTask]:
 
 def _has(member: Member, pending: PendingTask) -> bool:
     return member.pending.get(pending.task.id) is pending
+
+
+def _n_known(pending: PendingTask) -> int:
+    n_prompt = len(pending.task.prompt) if isinstance(pending.task, Task) else 0
+    return n_prompt + len(pending.delivered)
 
 
 def _blocks(task: Task | Embed) -> PromptBlocks:

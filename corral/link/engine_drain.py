@@ -51,7 +51,20 @@ class EngineDrain:
                 await (load or _load)(member)
             finally:
                 member.is_draining = False
+            await self._dispatcher.level(member)
         _log.info("engine %(index)d was replaced", {"index": member.index})
+
+    async def clear(self, member: Member) -> None:
+        """Move the tasks of an engine that is not needed, as far as others have room for them and they can
+        take their states along. Does nothing while an engine is being replaced."""
+        if self._turn.locked():
+            return
+        async with self._turn:
+            member.is_draining = True
+            try:
+                await self._dispatcher.release(member)
+            finally:
+                member.is_draining = False
 
     def _check(self, member: Member) -> None:
         if member.state is not EngineState.READY:

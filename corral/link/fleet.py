@@ -94,11 +94,12 @@ class Fleet:
         n_started = n_engines if scale is None else min(n_engines, max(1, scale.n_min))
         lifecycles = [member.lifecycle for member in self._members]
         self.lifecycle = FleetLifecycle(settings, lifecycles, share_out, n_started)
-        if scale is not None:
-            self.lifecycle.on_started = Scaling(self._members, scale, self.lifecycle.spawn).run
         self._dispatcher = Dispatcher(self._members, self.held_blocks, self._changed, self.cost_of)
         self._drain = EngineDrain(self._members, self._dispatcher)
         self._update = EngineUpdate(self._members, self._drain)
+        if scale is not None:
+            scaling = Scaling(self._members, scale, self.lifecycle.spawn, self._drain.clear)
+            self.lifecycle.on_started = scaling.run
         self._loading_adapter = asyncio.Lock()
         self._unfreed: set[int] = set()  # adapters that tasks still use
         self._costs: defaultdict[str, EngineCost] = defaultdict(EngineCost)  # by fingerprint
@@ -251,6 +252,7 @@ class Fleet:
             if other is not member and other.state is not EngineState.READY:
                 self._dispatcher.hand_over(other)
         self.on_room()
+        self.lifecycle.spawn(self._dispatcher.level(member))
 
     def on_lost(self, member: Member) -> None:
         self._merged.lose_engine(member.index)

@@ -43,11 +43,11 @@ def quick(monkeypatch):
     monkeypatch.setattr(Process, "spawn_errors", [])
 
 
-async def be_ready(n: int, fingerprint: str = "same") -> Process:
+async def be_ready(n: int, fingerprint: str = "same", n_slots: int = N_EACH) -> Process:
     """Have the n-th process ever be ready."""
     await wait_until_async(lambda: len(Process.all) > n and hasattr(Process.all[n], "settings"))
     process = Process.all[n]
-    info = msgspec.structs.replace(FakeBackend().info(), n_slots=N_EACH, fingerprint=fingerprint)
+    info = msgspec.structs.replace(FakeBackend().info(), n_slots=n_slots, fingerprint=fingerprint)
     process.say(Ready(info, process.settings))
     return process
 
@@ -58,13 +58,14 @@ async def started(
     fingerprints: str = "aaa",
     telemetry: Telemetry | None = None,
     n_started: int | None = None,
+    n_each: int = N_EACH,
     **options,
 ):
-    settings = EngineSettings(model="fake.gguf", n_parallel=N_EACH)
+    settings = EngineSettings(model="fake.gguf", n_parallel=n_each)
     fleet = Fleet(settings, n, 10.0, telemetry or Telemetry(), **options)
     starting = asyncio.create_task(fleet.lifecycle.start())
     for i in range(n_started or n):
-        await be_ready(i, fingerprints[i])
+        await be_ready(i, fingerprints[i], n_each)
     await starting
     try:
         yield fleet

@@ -5,16 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.core.task import Stop
+from corral.core.errors import Conflict
+from corral.core.result import Failed
+from corral.core.task import HandOver, Stop, Task
 from corral.link.autoscale import Autoscaler, EngineUse, ScaleLimits, ScalePlan, Scaling
+from corral.link.fleet import Fleet
 from corral.link.lifecycle import EngineState
 from tests.tools.wait import wait_until_async
 from tests.unit.fake_fleet import Answer, be_ready, commands_of, started
 from tests.unit.fake_fleet import quick as quick
-from tests.unit.fake_process import Process
+from tests.unit.fake_process import N_GIVEN, Process
 
 LIMITS = ScaleLimits(n_min=1, wait_s=1.0, idle_s=10.0)
 BUSY, FREE, STARTING = EngineUse(2, 3), EngineUse(2), EngineUse(2, is_ready=False)
+LIGHT = EngineUse(4, 1)
 
 
 def test_a_task_must_wait_before_another_engine_starts():
@@ -66,29 +70,93 @@ def test_engines_that_must_run_are_started_again():
     assert Autoscaler(ScaleLimits(2, 1.0, 10.0)).plan(0.0, [], {1: FREE}) == ScalePlan(1)
 
 
+def test_an_engine_ends_whose_tasks_have_had_room_elsewhere_for_as_long():
+    policy = Autoscaler(LIMITS)
+    light = dict.fromkeys(range(3), EngineUse(4, 1))
+    assert policy.plan(0.0, [], light) == ScalePlan()
+    assert policy.plan(10.0, [], light).stop == (2,)
+    assert policy.plan(11.0, [], {**light, 2: EngineUse(4, 1, is_ready=False)}) == ScalePlan(), (
+        "it is leaving"
+    )
+    left = {0: EngineUse(4, 1), 1: EngineUse(4, 2)}
+    assert policy.plan(12.0, [], left) == ScalePlan()
+    assert policy.plan(20.9, [], left) == ScalePlan(), "each has its own time"
+    assert policy.plan(21.0, [], left).stop == (0,)
+
+
+def test_an_engine_stays_if_the_others_would_be_full():
+    policy = Autoscaler(LIMITS)
+    full = {0: EngineUse(2, 1), 1: EngineUse(2, 1)}
+    assert [policy.plan(now, [], full) for now in (0.0, 99.0)] == [ScalePlan()] * 2
+
+
 @given(
     st.lists(
         st.tuples(
             st.floats(0, 20),
             st.sets(st.integers(0, 9)),
-            st.dictionaries(st.integers(0, 4), st.sampled_from([BUSY, FREE, STARTING])),
+            st.dictionaries(st.integers(0, 4), st.sampled_from([BUSY, FREE, LIGHT, STARTING])),
         )
     )
 )
-def test_engines_with_tasks_never_end_and_the_fewest_stay(events):
+def test_engines_end_only_if_there_is_room_for_their_tasks_and_the_fewest_stay(events):
     policy, now = Autoscaler(LIMITS), 0.0
     for passed, waiting, engines in events:
         now += passed
         plan = policy.plan(now, waiting, engines)
-        assert all(engines[index] is FREE for index in plan.stop)
+        stay = [use for index, use in engines.items() if index not in plan.stop and use.is_ready]
+        moved = sum(engines[index].n_tasks for index in plan.stop)
+        assert not moved or moved < sum(use.n_slots - use.n_tasks for use in stay)
+        assert all(engines[index].is_ready for index in plan.stop)
         assert len(engines) - len(plan.stop) >= min(LIMITS.n_min, len(engines))
         assert not (plan.stop and plan.n_start)
+
+
+def scaling_of(fleet: Fleet, n_min: int) -> Scaling:
+    limits = ScaleLimits(n_min, 1.0, 10.0)
+    return Scaling(fleet.engines, limits, fleet.lifecycle.spawn, fleet._drain.clear)
+
+
+async def shrinking(fleet: Fleet) -> Answer:
+    """A task in each of two engines, of which the second one is not needed any more; returns its task."""
+    scaling = scaling_of(fleet, 1)
+    first, second = Answer(fleet, [1], id_slot=0), Answer(fleet, [2], id_slot=4)
+    for answer in (first, second):
+        answer.admit()
+        answer.say(5)
+    scaling.look(0.0)
+    scaling.look(10.0)
+    return second
+
+
+async def test_an_engine_that_is_not_needed_hands_its_tasks_over_and_ends(monkeypatch):
+    monkeypatch.setattr("corral.link.autoscale.LOOK_S", 3600.0)
+    async with started(2, n_each=4, scale=ScaleLimits(2, 1.0, 10.0)) as fleet:
+        answer = await shrinking(fleet)
+        await commands_of(Process.all[1], Stop)
+        (moved,) = [each for each in Process.all[0].commands if isinstance(each, Task) and each.resume]
+        assert (moved.id, moved.resume, moved.n_past) == (answer.task.id, [5], N_GIVEN)
+        Process.all[1].die(0)
+        await wait_until_async(lambda: fleet.engines[1].state is EngineState.SLEEPING)
+
+
+async def test_an_engine_stays_whose_task_cannot_take_its_state_along(monkeypatch):
+    monkeypatch.setattr("corral.link.autoscale.LOOK_S", 3600.0)
+    async with started(2, n_each=4, scale=ScaleLimits(2, 1.0, 10.0)) as fleet:
+        Process.all[1].gives_states = False
+        answer = await shrinking(fleet)
+        asked = (await commands_of(Process.all[1], HandOver))[-1]
+        assert fleet.engines[1].is_draining
+        Process.all[1].say(Failed(asked.id, Conflict("no").info()))
+        await wait_until_async(lambda: not fleet.engines[1].is_draining)
+        assert answer.processes == [1]
+        assert not Process.all[1].is_told_to_stop
 
 
 async def test_a_fleet_grows_while_tasks_wait_and_shrinks_when_idle(monkeypatch):
     monkeypatch.setattr("corral.link.autoscale.LOOK_S", 3600.0)
     async with started(2, n_started=1, scale=ScaleLimits(1, 1.0, 10.0)) as fleet:
-        scaling = Scaling(fleet.engines, ScaleLimits(1, 1.0, 10.0), fleet.lifecycle.spawn)
+        scaling = scaling_of(fleet, 1)
         assert fleet.engines[1].state is EngineState.SLEEPING
         answers = [Answer(fleet, [i]) for i in range(3)]
         for slot, answer in enumerate(answers[:2]):
@@ -110,7 +178,7 @@ async def test_a_fleet_grows_while_tasks_wait_and_shrinks_when_idle(monkeypatch)
 async def test_a_task_starts_one_engine_of_a_fleet_without_any(monkeypatch):
     monkeypatch.setattr("corral.link.autoscale.LOOK_S", 3600.0)
     async with started(2, n_started=1, scale=ScaleLimits(0, 1.0, 10.0)) as fleet:
-        scaling = Scaling(fleet.engines, ScaleLimits(0, 1.0, 10.0), fleet.lifecycle.spawn)
+        scaling = scaling_of(fleet, 0)
         scaling.look(0.0)
         scaling.look(10.0)
         await commands_of(Process.all[0], Stop)

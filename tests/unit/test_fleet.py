@@ -31,7 +31,7 @@ from corral.telemetry.prometheus import engine_metrics
 from tests.tools.wait import wait_until_async
 from tests.unit.fake_fleet import LONG, N_EACH, TIMINGS, Answer, be_ready, commands_of, started
 from tests.unit.fake_fleet import quick as quick
-from tests.unit.fake_process import Process
+from tests.unit.fake_process import N_GIVEN, Process
 
 
 async def test_slots_are_numbered_through_all_engines():
@@ -329,6 +329,64 @@ async def test_a_task_whose_heir_is_lost_on_the_way_stays():
         await wait_until_async(lambda: Process.all[0].is_told_to_stop)
         Process.all[0].die(0)
         await be_ready(3)
+        await draining
+
+
+async def running(fleet: Fleet, *slots: int) -> list[Answer]:
+    """Tasks with a token each, in these slots."""
+    answers = [Answer(fleet, [slot] * 100, id_slot=slot) for slot in slots]
+    for answer in answers:
+        answer.admit(answer.task.params.id_slot)
+        answer.say(1)
+    return answers
+
+
+async def test_a_new_engine_takes_running_tasks_of_the_fullest_one():
+    async with started(2, n_each=4) as fleet:
+        Process.all[1].die()
+        answers = await running(fleet, 0, 1, 2)
+        await be_ready(2, "a", 4)
+        await wait_until_async(lambda: Process.all[2].task_ids)
+        assert [answer.processes for answer in answers] == [[0, 2], [0], [0]]
+        assert (answers[0].sent.resume, answers[0].sent.n_past) == ([1], N_GIVEN)
+        await asyncio.sleep(0)
+        assert len(Process.all[2].task_ids) == 1, "the others have only one more now"
+
+
+async def test_a_running_task_without_a_state_stays_when_an_engine_comes():
+    async with started(2, n_each=4) as fleet:
+        Process.all[1].die()
+        answers = await running(fleet, 0, 1, 2)
+        Process.all[0].gives_states = False
+        await be_ready(2, "a", 4)
+        for n in (1, 2, 3):
+            await wait_until_async(lambda n=n: len(hand_overs()) == n)
+            Process.all[0].say(Failed(hand_overs()[-1].id, Conflict("no").info()))
+        await wait_until_async(lambda: fleet.engines[1].load_now.n_running == 0)
+        assert [answer.processes for answer in answers] == [[0]] * 3
+
+
+def hand_overs() -> list[HandOver]:
+    return [command for command in Process.all[0].commands if isinstance(command, HandOver)]
+
+
+async def test_a_drain_waits_for_a_task_that_another_move_has_begun():
+    async with started(3, n_each=4) as fleet:
+        Process.all[2].die()
+        answers = await running(fleet, 0, 1, 2)
+        Process.all[0].gives_states = False
+        await be_ready(3, "a", 4)
+        await wait_until_async(hand_overs)
+        draining = asyncio.create_task(fleet.drain(0))
+        for n in (2, 3):
+            await wait_until_async(lambda n=n: len(hand_overs()) == n)
+            Process.all[0].say(HandedOver(hand_overs()[-1].id, 7))
+        assert len({each.task_id for each in hand_overs()}) == 3
+        Process.all[0].say(HandedOver(hand_overs()[0].id, 7))
+        await commands_of(Process.all[0], Stop)
+        assert all(len(answer.processes) == 2 for answer in answers)
+        Process.all[0].die(0)
+        await be_ready(4, "a", 4)
         await draining
 
 

@@ -23,7 +23,7 @@ OPTIONS = (
     Option(
         ("--engines-min",),
         "engines that always run; the others of --engines start while requests wait for a slot and end "
-        "when they are idle; -1: all, 0: the last one ends, too",
+        "when the rest has room for their requests; -1: all, 0: the last one ends, too",
         limits=(-1, 64),
     ),
     Option(
@@ -31,7 +31,8 @@ OPTIONS = (
     ),
     Option(
         ("--engines-idle-seconds",),
-        "time without a request after which an engine beyond --engines-min ends",
+        "time after which an engine beyond --engines-min ends if it had no request, or if the others had "
+        "free slots for its requests",
         "S",
     ),
     Option(
