@@ -11,6 +11,7 @@ import pytest
 from tests.cluster.shape import N_SLOTS, OPTIONS
 from tests.system.drill import ask, finish
 from tests.system.fleet_answer import Answer
+from tests.system.fleet_drain import drain_while_streaming
 from tests.system.process import CorralProcess, run_corral
 from tests.tools.wait import wait_until
 
@@ -60,6 +61,12 @@ async def test_answers_do_not_change_when_a_process_is_lost(server, nodes, local
     process.send_signal(number)
     assert await finish(answers) == local
     wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, 0.1)
+
+
+async def test_a_replaced_engine_hands_its_streams_over(server, nodes):
+    before = {engine.pid for engine in wait_whole(server, nodes)}
+    await drain_while_streaming(server, N_ENGINES, N_SLOTS)
+    assert len(before & {engine.pid for engine in wait_whole(server, nodes)}) == N_ENGINES - 1
 
 
 def test_states_travel(server, nodes):

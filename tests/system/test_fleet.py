@@ -14,6 +14,7 @@ import pytest
 
 from tests.system.drill import ask, finish
 from tests.system.fleet_answer import Answer
+from tests.system.fleet_drain import drain_while_streaming
 from tests.system.process import START_S, CorralProcess, wait_until
 
 N_ENGINES, N_SLOTS = 3, 6
@@ -72,6 +73,10 @@ async def test_answers_do_not_change_when_engines_are_replaced(server, undisturb
     assert [engine["n_restarts"] for engine in engines] == n_restarts
     assert server.post(f"/engines/{N_ENGINES}/drain").status_code == 404
     assert server.post("/engines/x/drain").status_code == 404
+
+
+async def test_a_stream_takes_its_state_along_when_its_engine_is_replaced(server):
+    await drain_while_streaming(server, N_ENGINES, N_SLOTS)
 
 
 async def test_interrupted_answers_do_not_wait_for_a_new_engine(server):
