@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -37,7 +38,9 @@ def fill_in(expression: str) -> str:
 
 
 class Prometheus:
-    def __init__(self, directory: Path, target: str, key: str) -> None:
+    """`patient`: alerts wait as long as the file says."""
+
+    def __init__(self, directory: Path, target: str, key: str, patient: bool = True) -> None:
         (directory / "key").write_text(key)
         config = (DEPLOY / "prometheus.yml").read_text()
         for old, new in (
@@ -50,7 +53,8 @@ class Prometheus:
             assert config.count(old) == 1, old
             config = config.replace(old, new)
         (directory / "prometheus.yml").write_text(config)
-        shutil.copy(DEPLOY / "alerts.yml", directory)
+        alerts = (DEPLOY / "alerts.yml").read_text()
+        (directory / "alerts.yml").write_text(alerts if patient else re.sub(r"for: \d+m", "for: 1s", alerts))
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{sock.getsockname()[1]}"
@@ -191,6 +195,33 @@ def test_alerts_are_evaluated_and_silent(prometheus):
         prometheus.query(query)
     # One that was about to speak while the engine was away takes it back when it is asked next.
     wait_until(lambda: set(found().values()) == {("ok", "inactive")}, 0.1)
+
+
+def test_a_lost_engine_of_several_is_an_alert_that_names_it(tiny, tmp_path):
+    """It cannot be replaced, because the model file is gone; the other one serves."""
+    model = tmp_path / "model.gguf"
+    shutil.copy(tiny, model)
+    shape = ("-c", 1024, "-np", 1, "-t", 1, "--engines", 2, "--engine-restarts", 1)
+    with CorralProcess("-m", model, *shape, "--metrics") as server:
+        lost, kept = (engine["pid"] for engine in server.get("/engines").json()["engines"])
+        found = Prometheus(tmp_path, server.url.removeprefix("http://"), "", patient=False)
+        try:
+            found.wait_for_scrape()
+            assert found.values("corral_engine_ready") == [1, 1]
+            model.unlink()
+            psutil.Process(lost).kill()
+            firing = 'ALERTS{alertname="CorralEngineLost", alertstate="firing"}'
+            wait_until(lambda: found.query(firing), 0.1)
+            assert [each["metric"]["engine"] for each in found.query(firing)] == ["0"]
+            (alert,) = [each for each in found.ask("alerts")["alerts"] if "engine" in each["labels"]]
+            assert alert["annotations"]["summary"].endswith(
+                "engine 0 does not run; the others serve with less room"
+            )
+            assert found.values("corral_engine_ready") == [0, 1]
+            assert server.get("/health").status_code == 200
+            assert psutil.pid_exists(kept)
+        finally:
+            found.stop()
 
 
 def test_promtool_has_nothing_to_say_against_our_names(server):
