@@ -360,7 +360,7 @@ async def test_a_running_task_without_a_state_stays_when_an_engine_comes():
         Process.all[0].gives_states = False
         await be_ready(2, "a", 4)
         for n in (1, 2, 3):
-            await wait_until_async(lambda n=n: len(hand_overs()) == n)
+            await be_asked(n)
             Process.all[0].say(Failed(hand_overs()[-1].id, Conflict("no").info()))
         await wait_until_async(lambda: fleet.engines[1].load_now.n_running == 0)
         assert [answer.processes for answer in answers] == [[0]] * 3
@@ -368,6 +368,11 @@ async def test_a_running_task_without_a_state_stays_when_an_engine_comes():
 
 def hand_overs() -> list[HandOver]:
     return [command for command in Process.all[0].commands if isinstance(command, HandOver)]
+
+
+async def be_asked(n: int) -> None:
+    """Wait until the first engine was asked for so many states."""
+    await wait_until_async(lambda: len(hand_overs()) == n)
 
 
 async def test_a_drain_waits_for_a_task_that_another_move_has_begun():
@@ -379,7 +384,7 @@ async def test_a_drain_waits_for_a_task_that_another_move_has_begun():
         await wait_until_async(hand_overs)
         draining = asyncio.create_task(fleet.drain(0))
         for n in (2, 3):
-            await wait_until_async(lambda n=n: len(hand_overs()) == n)
+            await be_asked(n)
             Process.all[0].say(HandedOver(hand_overs()[-1].id, 7))
         assert len({each.task_id for each in hand_overs()}) == 3
         Process.all[0].say(HandedOver(hand_overs()[0].id, 7))
