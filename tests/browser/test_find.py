@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import FilePayload, Page, expect
+from playwright.sync_api import FilePayload, Page, Route, expect
 
 from tests.browser.chat_page import ChatPage
 from tests.browser.look import PHONE, is_inside
@@ -109,6 +109,46 @@ SEARCH_AND_SAVE = """async () => {
 def test_a_search_while_a_chat_is_saved(page, corral):
     ChatPage(page, corral.url).open()
     assert page.evaluate(SEARCH_AND_SAVE) == ["About apples"]
+
+
+SHOWN_SO_FAR = """async () => {
+  const { TextIndex } = await import("/js/text_index.js");
+  const heads = ["a", "b", "c"].map((id) => ({ id, title: `About ${id}`, revision: id }));
+  let goOn;
+  const waiting = new Promise((resolve) => (goOn = resolve));
+  const each = async (ids, visit) => {
+    for (const [i, id] of ids.entries()) {
+      if (i > 0) await waiting;
+      visit(id, { messages: { [id]: { content: `So many Apples (${id})` } } });
+    }
+  };
+  const shown = [];
+  const show = (found) => (shown.push(found.map(({ title }) => title)), goOn());
+  const found = await new TextIndex({ each }).search("apples (", heads, show);
+  return [shown[0], found.map(({ snippet }) => snippet)];
+}"""
+
+
+def test_what_is_found_is_shown_while_other_chats_are_read(page, corral):
+    ChatPage(page, corral.url).open()
+    first, found = page.evaluate(SHOWN_SO_FAR)
+    assert first == ["About a"]
+    assert found == [f"So many Apples ({id})" for id in "abc"]
+
+
+def test_the_list_and_enter_wait_for_what_is_found(page, corral):
+    held: list[Route] = []
+    page.route("**/js/text_index.js", lambda route: held.append(route))
+    filled(page, corral.url)
+    search = page.get_by_label("Search chats")
+    search.fill("max")
+    search.press("Enter")
+    expect(titles(page)).to_have_text(["Animals", "The zoo", "Trains"])
+    expect(page.locator(".found-title")).to_have_count(0)
+    held.pop().continue_()
+    expect(page.locator("h1")).to_have_text("The zoo")
+    expect(page.locator(".found-title")).to_have_text(["The zoo"])
+    expect(page.locator(".hits").get_by_role("status")).to_have_text("1 of 1")
 
 
 def test_one_goes_from_hit_to_hit_and_into_the_next_chat(chat, page):

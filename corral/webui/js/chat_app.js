@@ -24,6 +24,7 @@ export class ChatApp {
     defaults: defaultsOf(null),
     chats: [],
     query: "",
+    found: "", // the query that `chats` are found by
     hit: null, // which place of the query is looked at: { id: of the chat, query, at }
     selected: null, // ids of chats, while several are being chosen
     renaming: "", // the chat whose title is being written

@@ -13,6 +13,7 @@ const READ_AFTER_MS = 3_000; // for searches, once the page has come to rest
 const MAX_READ_BYTES = 100e6; // of all that this browser keeps for the page, images as well
 
 export class Chats {
+  searching = Promise.resolve();
   #app;
   #open = new Map(); // chats that are shown or have a running answer, by id
   #store = null;
@@ -78,8 +79,8 @@ export class Chats {
   async #list() {
     if (!this.#store) return;
     const { query } = this.#app.state;
-    const chats = await this.find(query);
-    if (query === this.#app.state.query) this.#app.set({ chats });
+    const show = (chats) => query === this.#app.state.query && this.#app.set({ chats, found: query });
+    show(await this.find(query, show));
   }
 
   /** Handles changes by other tabs or browsers. */
@@ -92,14 +93,17 @@ export class Chats {
     await this.open(chat.id);
   }
 
-  async search(query) {
+  /** `searching` resolves when the list is complete. */
+  search(query) {
     this.#app.set({ query });
-    await this.#list();
+    this.searching = this.#list();
+    return this.searching;
   }
 
-  /** Returns the chats with this text, newest first, each with a `snippet` of it; all of them without a text. */
-  async find(text) {
-    return (await (text ? this.#store?.search(text) : this.#store?.list())) ?? [];
+  /** Returns the chats with this text, newest first, each with a `snippet` of it; all of them without a text. `show` gets
+   * what was found so far, if it takes long. */
+  async find(text, show) {
+    return (await (text ? this.#store?.search(text, show) : this.#store?.list())) ?? [];
   }
 
   /** Reads what the first search would have to read. */

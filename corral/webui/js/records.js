@@ -7,6 +7,7 @@ const DATABASE = "corral";
 const VERSION = 1;
 const HEADS = "heads";
 const CHATS = "chats";
+const N_AHEAD = 8; // chats that are read while another one is looked at
 
 /** Opens IndexedDB; throws if the browser does not allow it. */
 export async function openDatabase() {
@@ -35,13 +36,15 @@ class Database {
     return (await this.#within("readonly", ({ chats }) => result(chats.get(id)))) ?? null;
   }
 
-  /** Calls `visit` with every chat, one at a time, since all of them may not fit in memory. */
-  each(visit) {
+  /** Calls `visit(id, chat)` with these chats in order, without waiting for each, and only a few at a time, since all of them
+   * may not fit in memory. */
+  each(ids, visit) {
     return this.#within("readonly", async ({ chats }) => {
-      const request = chats.openCursor();
-      for (let cursor = await result(request); cursor; cursor = await result(request)) {
-        visit(cursor.value);
-        cursor.continue();
+      const ask = (id) => result(chats.get(id));
+      const coming = ids.slice(0, N_AHEAD).map(ask);
+      for (const [i, id] of ids.entries()) {
+        visit(id, await coming.shift());
+        if (i + N_AHEAD < ids.length) coming.push(ask(ids[i + N_AHEAD]));
       }
     });
   }
@@ -93,8 +96,8 @@ export class Memory {
     return structuredClone(this.#chats.get(id) ?? null);
   }
 
-  async each(visit) {
-    for (const chat of this.#chats.values()) visit(chat);
+  async each(ids, visit) {
+    for (const id of ids) visit(id, this.#chats.get(id));
   }
 
   async put(chat, revision) {

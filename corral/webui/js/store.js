@@ -43,10 +43,12 @@ class LocalStore {
     return newestFirst(await this.#records.heads());
   }
 
-  async search(text) {
+  /** `show` gets what was found so far while chats are read. */
+  async search(text, show = () => {}) {
+    const heads = await (this.#heads ??= this.list().catch((error) => this.#forgetHeads(error)));
+    if (!heads.length) return [];
     this.#index ??= import("./text_index.js").then(({ TextIndex }) => new TextIndex(this.#records));
-    const heads = (this.#heads ??= this.list().catch((error) => this.#forgetHeads(error)));
-    return (await this.#index).search(text, await heads); // meanwhile the list may have been forgotten
+    return (await this.#index).search(text, heads, show);
   }
 
   load(id) {

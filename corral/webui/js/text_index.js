@@ -1,53 +1,92 @@
-// The texts of the chats in this browser, kept in memory from the first search on: reading all chats takes seconds.
+// The texts of the chats in this browser, kept in memory from the first search on: reading all chats takes long.
 
-const MANY = 50; // changed chats: reading all of them is faster then
 const BEFORE = 30; // characters of a snippet before the text that was searched for
 const AFTER = 90;
+const SHOW_MS = 100; // between two lists of what was found so far
+const N_FIRST = 20; // so many fill the list: the others wait for the end
 
 export class TextIndex {
   #records;
-  #known = new Map(); // { revision, lower, text } by id; each text ends with \0
-  #reading = Promise.resolve();
+  #known = new Map(); // an Entry by id
 
   constructor(records) {
     this.#records = records;
   }
 
   /** Returns those of the chats, as in the list, that contain the text in title or messages, ignoring case, each with a
-   * `snippet`: the words around its first place in a message. */
-  async search(text, heads) {
-    this.#reading = this.#reading.then(() => this.#read(heads)).catch(() => this.#known.clear());
-    await this.#reading;
-    const wanted = text.toLowerCase();
-    const found = heads.filter(({ id }) => this.#known.get(id)?.lower.includes(wanted));
-    return found.map((head) => ({ ...head, snippet: snippetOf(this.#known.get(head.id), wanted) }));
-  }
-
-  /** Reads what has changed since the last time. */
-  async #read(heads) {
-    const changed = heads.filter(({ id, revision }) => this.#known.get(id)?.revision !== revision);
-    if (changed.length > MANY) return this.#records.each((chat) => this.#note(chat));
-    for (const { id } of changed) {
-      const chat = await this.#records.get(id);
-      if (chat) this.#note(chat);
+   * `snippet`: the words around its first place in a message. `show` gets what was found so far while chats are read. */
+  async search(text, heads, show) {
+    const wanted = patternOf(text);
+    this.#read(heads);
+    const found = [];
+    const entries = heads.map(({ id }) => this.#known.get(id));
+    let nShown = 0;
+    let nextAt = 0;
+    for (const [i, head] of heads.entries()) {
+      const { texts, reading } = entries[i];
+      if (!texts && nShown < N_FIRST && found.length > nShown && performance.now() >= nextAt) {
+        nShown = found.length;
+        show([...found]);
+        nextAt = performance.now() + SHOW_MS;
+      }
+      const hit = hitOf(head, texts ?? (await reading), wanted);
+      if (hit) found.push(hit);
     }
-    return undefined;
+    return found;
   }
 
-  #note({ id, revision, title, messages }) {
-    const contents = Object.values(messages).map(({ content }) => content);
-    const text = [title, ...contents, ""].join("\0");
-    const lower = text.toLowerCase();
-    const isSame = lower.length === text.length; // otherwise places would be others
-    this.#known.set(id, { revision, lower, text: isSame ? text : lower });
+  /** Begins to read what has changed since the last time, in the order of the list. */
+  #read(heads) {
+    const changed = heads.filter(({ id, revision }) => this.#known.get(id)?.revision !== revision);
+    if (!changed.length) return;
+    const entries = new Map(changed.map(({ id, revision }) => [id, new Entry(revision)]));
+    for (const [id, entry] of entries) this.#known.set(id, entry);
+    const reading = this.#records.each([...entries.keys()], (id, chat) => entries.get(id).take(chat));
+    reading.catch(() => this.#forget(entries));
+  }
+
+  /** What could not be read has no texts, until the next search tries again. */
+  #forget(entries) {
+    for (const [id, entry] of entries) {
+      if (entry.texts) continue;
+      if (this.#known.get(id) === entry) this.#known.delete(id);
+      entry.take(null);
+    }
   }
 }
 
-function snippetOf({ lower, text }, wanted) {
-  const at = lower.indexOf(wanted, text.indexOf("\0"));
-  if (at < 0) return "";
-  const begin = Math.max(text.lastIndexOf("\0", at) + 1, at - BEFORE);
-  const end = Math.min(text.indexOf("\0", at), at + wanted.length + AFTER);
+/** The contents of a chat's messages, once they are read. */
+class Entry {
+  texts = null;
+  #resolve;
+  reading = new Promise((resolve) => (this.#resolve = resolve));
+
+  constructor(revision) {
+    this.revision = revision;
+  }
+
+  take(chat) {
+    this.texts = Object.values(chat?.messages ?? {}).map(({ content }) => content);
+    this.#resolve(this.texts);
+  }
+}
+
+/** A pattern is as fast as a search in lower case, and needs no second copy of all texts. */
+function patternOf(text) {
+  return new RegExp(text.replace(/[$()*+./?[\\\]^{|}]/g, "\\$&"), "iu");
+}
+
+function hitOf(head, texts, wanted) {
+  for (const text of texts) {
+    const found = wanted.exec(text);
+    if (found) return { ...head, snippet: snippetOf(text, found.index, found[0].length) };
+  }
+  return wanted.test(head.title) ? { ...head, snippet: "" } : null;
+}
+
+function snippetOf(text, at, length) {
+  const begin = Math.max(0, at - BEFORE);
+  const end = Math.min(text.length, at + length + AFTER);
   const words = text.slice(begin, end).replace(/\s+/g, " ").trim();
-  return (text[begin - 1] === "\0" ? "" : "…") + words + (text[end] === "\0" ? "" : "…");
+  return (begin > 0 ? "…" : "") + words + (end < text.length ? "…" : "");
 }

@@ -15,6 +15,7 @@ await loadOwnStyle("found");
 
 /** Goes to the next place (1), the previous one (-1), or the first one of the chat (0). */
 export async function go(app, step) {
+  await app.chats.searching.catch(() => {}); // then the list stays as it is
   const { query, chat, chats } = app.state;
   const places = placesIn(chat, query);
   const at = positionIn(app.state, places, step);

@@ -12,10 +12,10 @@ const N_SHOWN = 100; // chats of a group: more would make every change slow
 const CLOSED = "corral.folders.closed";
 
 export function Sidebar({ app, state, isOpen, onClose }) {
-  const { chats, chat, running, query, nLocal, selected } = state;
+  const { chats, chat, running, query, found, nLocal, selected } = state;
   const [nShown, setShown] = useState(N_SHOWN);
-  useEffect(() => setShown(N_SHOWN), [query]);
-  const shown = query ? [{ ...cut(chats, nShown), key: "found" }] : groups(chats, nShown);
+  useEffect(() => setShown(N_SHOWN), [found]);
+  const shown = found ? [{ ...cut(chats, nShown), key: "found" }] : groups(chats, nShown);
   const pick = (action) => (event) => {
     event?.preventDefault();
     action();
@@ -66,7 +66,7 @@ export function Sidebar({ app, state, isOpen, onClose }) {
       )}
       ${shown.some(({ isCut }) => isCut) &&
       html`<li><button type="button" class="plain" onClick=${() => setShown(nShown + N_SHOWN)}>${t("sidebar.showMore", { n: chats.length })}</button></li>`}
-      ${chats.length === 0 && html`<li class="soft empty">${query ? t("common.nothingFound") : t("sidebar.empty")}</li>`}
+      ${chats.length === 0 && html`<li class="soft empty">${found ? t("common.nothingFound") : t("sidebar.empty")}</li>`}
     </ul>
     ${nLocal > 0 &&
     html`<p class="soft hint">
@@ -114,7 +114,7 @@ function Foot({ app, isReady, hasChats, isBusy }) {
   </div>`;
 }
 
-function Entry({ entry, isShown, isRunning, state: { query, selected, renaming }, app, onPick }) {
+function Entry({ entry, isShown, isRunning, state: { found, selected, renaming }, app, onPick }) {
   const { id, title } = entry;
   if (renaming === id) return html`<li><${Lazy} from="./title_field.js" view="TitleField" entry=${entry} app=${app} /></li>`;
   if (selected) return html`<li class="entry"><${Lazy} from="./selection.js" view="Choice" entry=${entry} selected=${selected} app=${app} /></li>`;
@@ -122,7 +122,7 @@ function Entry({ entry, isShown, isRunning, state: { query, selected, renaming }
   return html`<li class="entry">
     <a href="#/chat/${id}" aria-current=${isShown ? "page" : undefined} onClick=${onPick} title=${title} dir="auto">
       ${isRunning && html`<span class="writing" role="img" aria-label=${t("sidebar.running")}></span>`}
-      ${query ? html`<${Lazy} from="./found.js" view="Found" entry=${entry} query=${query} />` : title || t("sidebar.newChat")}
+      ${found ? html`<${Lazy} from="./found.js" view="Found" entry=${entry} query=${found} />` : title || t("sidebar.newChat")}
     </a>
     <span class="entry-tools"><${IconButton} icon="more" label=${t("sidebar.more")} aria-haspopup="dialog" onClick=${openMenu} /></span>
   </li>`;
