@@ -151,6 +151,31 @@ def test_the_list_and_enter_wait_for_what_is_found(page, corral):
     expect(page.locator(".hits").get_by_role("status")).to_have_text("1 of 1")
 
 
+SAID = """Some **bold** text, [bold](https://example.com) text and `bold text`; **two bold texts**.
+
+```python
+bold text
+```
+
+$bold text$ is a formula."""
+
+
+def test_hits_are_counted_in_what_is_shown(chat, page):
+    answer = chat_of(8, "Styles", "How is bold text written?", SAID)
+    page.get_by_label("File with chats").set_input_files(file_of(answer))
+    expect(page.locator("h1")).to_have_text("Styles")
+    search, place = page.get_by_label("Search chats"), page.locator(".hits").get_by_role("status")
+    search.fill("bold text")
+    expect(place).to_have_text("6 hits")
+    for n in range(1, 7):
+        search.press("Enter")
+        expect(place).to_have_text(f"{n} of 6")
+        wait_for_mark(page, "bold text")
+    for text in ("**", "copy", "python"):  # marks of Markdown, a button, the name of a language
+        search.fill(text)
+        expect(place).to_have_count(0)
+
+
 def test_one_goes_from_hit_to_hit_and_into_the_next_chat(chat, page):
     search = page.get_by_label("Search chats")
     search.fill("zebra")

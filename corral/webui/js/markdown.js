@@ -169,7 +169,7 @@ function withoutBeginning(text) {
   return BEGINNING.test(text.slice(at)) ? text.slice(0, at) : text;
 }
 
-function isTooLong(text) {
+export function isTooLong(text) {
   if (text.length > MAX_LENGTH) return true;
   let nLines = 0;
   for (let at = text.indexOf("\n"); at >= 0 && nLines <= MAX_LINES; at = text.indexOf("\n", at + 1)) nLines += 1;

@@ -2,6 +2,7 @@
 // the next chat that was found.
 
 import { html, useEffect, useMemo } from "../html.js";
+import { dataOf, shownText, textNodes } from "../markdown/shown_text.js";
 import { loadOwnStyle } from "../style.js";
 import { pathOf } from "../tree.js";
 import { t } from "../more_text.js";
@@ -62,9 +63,11 @@ export function Hits({ app, state }) {
 /** Returns the places of a text: the id of the message, and which place in it. */
 function placesIn(chat, query) {
   const wanted = query.toLowerCase();
-  return pathOf(chat).flatMap(({ id, content }) => {
-    const n = content.toLowerCase().split(wanted).length - 1;
-    return Array.from({ length: n }, (_, nth) => ({ id, nth }));
+  const [word = ""] = (wanted.match(/[\p{L}\p{N}]+/gu) ?? []).sort((a, b) => b.length - a.length);
+  return pathOf(chat).flatMap((message) => {
+    if (!message.content.toLowerCase().includes(word)) return []; // reading all Markdown would take long
+    const n = shownText(message).toLowerCase().split(wanted).length - 1;
+    return Array.from({ length: n }, (_, nth) => ({ id: message.id, nth }));
   });
 }
 
@@ -128,20 +131,15 @@ class Marks {
 function rangesIn(message, query) {
   const wanted = query.toLowerCase();
   return [...message.querySelectorAll(".said, .markdown, .plain-text, .tool-result")].flatMap((body) => {
-    if (body.parentElement.closest(".markdown") || !body.textContent.toLowerCase().includes(wanted)) return [];
+    if (body.parentElement.closest(".markdown, .reasoning") || !body.textContent.toLowerCase().includes(wanted)) return [];
     return rangesOf(body, wanted);
   });
 }
 
 function rangesOf(body, wanted) {
-  const nodes = [];
-  const walker = document.createTreeWalker(body, NodeFilter.SHOW_TEXT);
   let length = 0;
-  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    nodes.push({ node, from: length });
-    length += node.length;
-  }
-  const text = nodes.map(({ node }) => node.data).join("").toLowerCase();
+  const nodes = textNodes(body).map((node) => ({ node, from: (length += node.length) - node.length }));
+  const text = dataOf(nodes.map(({ node }) => node)).toLowerCase();
   if (text.length !== length) return []; // places would be others
   const ranges = [];
   let i = 0;
