@@ -327,6 +327,18 @@ def test_several_chats_are_moved_at_once_and_back(chat, page):
     expect(page.locator(".chats h2")).to_have_text(["Earlier"])
 
 
+def test_an_open_chat_that_is_moved_and_back_keeps_its_time(chat, page):
+    titles(page).nth(1).click()
+    expect(page.locator("h1")).to_have_text("The zoo")
+    chat.move("The zoo", "Travel")
+    expect(page.locator(".folder .entry")).to_have_text(["The zoo"])
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".folder")).to_have_count(0)
+    expect(page.locator(".chats h2")).to_have_text(["Earlier"])
+    chat.set("System prompt", "Be brief.")
+    expect(page.locator(".chats h2")).to_have_text(["Today", "Earlier"])
+
+
 def test_chats_that_are_selected_with_keys_are_exported(chat, page, tmp_path):
     chat.choose("Animals", "Select several")
     first = page.get_by_role("checkbox", name="Animals")

@@ -214,16 +214,24 @@ export class Chats {
     if (chat) await this.#saver.save({ ...chat, ...fields }, true);
   }
 
-  /** Puts chats into folders, by id; those that are not open keep their place in time. */
+  /** Puts chats into folders, by id; they keep their place in time unless they are being written. */
   async move(folders) {
     for (const [id, folder] of folders) {
-      if (this.#open.has(id)) await this.changeFields(id, { folder });
-      else {
-        const chat = await this.#store.load(id);
-        if (chat) await this.#store.save({ ...chat, folder }, chat.updatedAt + 1); // later, so that other pages notice
-      }
+      if (this.#app.state.running[id]) await this.changeFields(id, { folder });
+      else await this.#move(id, folder);
     }
     await this.#list();
+  }
+
+  async #move(id, folder) {
+    await this.#saver.settle(id);
+    const chat = await this.load(id);
+    if (!chat) return;
+    const { revision, updatedAt } = await this.#store.save({ ...chat, folder }, chat.updatedAt + 1); // later, so that other pages notice
+    const open = this.#open.get(id);
+    if (!open) return;
+    this.#open.set(id, { ...open, folder, revision, updatedAt });
+    if (id === this.#app.state.chat.id) this.#app.set({ chat: this.#open.get(id) });
   }
 
   /** The saver tries again as long as the server is away, which the page says already. */

@@ -33,6 +33,11 @@ export class Saver {
     return null;
   }
 
+  /** Writes now what would be saved soon. */
+  settle(id) {
+    return this.#write(id);
+  }
+
   #writeSoon(id, ms) {
     if (!this.#timers.has(id)) this.#timers.set(id, setTimeout(() => this.#write(id), ms));
   }
