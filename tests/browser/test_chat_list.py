@@ -115,8 +115,10 @@ def test_imported_chats_keep_their_times(page, corral):
 def test_news_of_a_success_leave_by_themselves(page, corral):
     page.clock.install()
     ChatPage(page, corral.url).open()
+    before = page.locator(".thread").bounding_box()
     page.get_by_label("File with chats").set_input_files(file_of_weeks(page.evaluate("Date.now()")))
     expect(page.get_by_text("12 chats were imported.")).to_be_visible()
+    assert page.locator(".thread").bounding_box() == before, "what is read does not move"
     page.clock.fast_forward(10_000)
     expect(page.get_by_text("12 chats were imported.")).to_have_count(0)
 

@@ -70,7 +70,7 @@ export function App({ app }) {
         ${server === "down" && !props ? t("app.offline") : SERVER[server]} ${server === "loading" && `(${reason})`}
       </p>`}
       ${notice &&
-      html`<p class="banner ${notice.kind}" role="status">
+      html`<p class="banner ${notice.kind} ${notice.kind === "info" ? "news" : ""}" role="status">
         ${notice.text} <span class="space"></span>
         ${notice.undo && html`<button type="button" onClick=${() => (app.tell(""), notice.undo())}>${t("app.undo")}</button>`}
         <${IconButton} icon="close" label=${t("app.dismiss")} onClick=${() => app.tell("")} />
