@@ -185,6 +185,7 @@ def test_a_phone(new_page, corral):
     chat = ChatPage(new_page(**PHONE), corral.url).open()
     page = chat.page
     expect(page.get_by_label("Search chats")).to_be_hidden()
+    expect(chat.box, "its keyboard would hide half of the page").not_to_be_focused()
     chat.force(ANSWER)
     page.get_by_role("button", name="Close the settings").tap()
     chat.box.fill("Hello from a phone, with " + "a_very_long_word" * 20)

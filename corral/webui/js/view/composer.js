@@ -32,11 +32,11 @@ export function Composer({ app, state }) {
   useLayoutEffect(() => {
     setText(draftOf(chat.id));
     setRefusal("");
-    area.current.focus();
+    focus(area.current);
   }, [chat.id]);
   useEffect(() => {
     setText(draftOf(chat.id));
-    area.current.focus();
+    focus(area.current);
   }, [state.nDrafts]);
   useEffect(() => grow(area.current), [text]);
   useEffect(() => {
@@ -147,6 +147,11 @@ function Gauge({ app, chat, nCtx }) {
     <i class="ring ${share > 0.8 ? "high" : ""}" style=${{ "--share": `${100 * share}%` }}></i>
     <span>${percent(share)}</span><span class="wide">${t("composer.ofContext", { n: number(nCtx) })}</span>
   </button>`;
+}
+
+/** On a touch screen this would bring its keyboard, which hides half of the page. */
+function focus(area) {
+  if (!TOUCH.matches) area.focus();
 }
 
 /** Fits the height to the text, up to a limit in the style sheet. */
