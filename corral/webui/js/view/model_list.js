@@ -62,13 +62,10 @@ function Download({ app }) {
     app.many.download(name.trim()).then(() => setName(""));
   };
   return html`<form class="row" onSubmit=${begin}>
-    <input
-      required
-      aria-label=${t("models.toDownload")}
-      placeholder="user/model:Q4_K_M"
-      value=${name}
-      onInput=${(event) => setName(event.target.value)}
-    />
+    <label>
+      ${t("models.toDownload")}
+      <input required placeholder="user/model:Q4_K_M" value=${name} onInput=${(event) => setName(event.target.value)} />
+    </label>
     <button>${t("models.download")}</button>
   </form>`;
 }
