@@ -123,6 +123,12 @@ def test_a_preview_has_the_colours_of_the_page_unless_it_has_its_own(new_page, c
     expect(root).to_have_css("background-color", "rgb(22, 24, 29)" if is_dark else "rgb(255, 255, 255)")
 
 
+def test_a_preview_can_have_the_whole_screen(chat, page):
+    block = preview(chat, "html", "<p>One line</p>")
+    block.get_by_role("button", name="Full screen").click()
+    page.wait_for_function("() => document.fullscreenElement?.localName === 'iframe'")
+
+
 def test_what_is_previewed_can_be_downloaded(chat, page):
     block = preview(chat, "svg", SVG)
     with page.expect_download() as download:

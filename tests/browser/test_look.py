@@ -100,6 +100,26 @@ def test_a_conversation_is_calm(chat, page):
     assert answer.locator(".actions").evaluate(OPACITY) == "1"
 
 
+HEIGHT = "(each) => each.getBoundingClientRect().height"
+
+
+def test_the_line_below_an_answer_has_its_place_before_it_is_there(chat, page):
+    chat.never_end()
+    page.get_by_role("button", name="Close the settings").click()
+    chat.say("Go on.")
+    chat.wait_for_words()
+    before = chat.last.locator("footer").evaluate(HEIGHT)
+    page.get_by_role("button", name="Stop", exact=True).click()
+    chat.wait_for_end()
+    assert chat.last.locator("footer").evaluate(HEIGHT) == before > 0
+
+
+def test_what_is_below_the_list_has_words(chat, page):
+    foot = page.locator(".sidebar-foot")
+    for text in ("Import chats", "Export all chats", "Light, dark or system theme", "Monitor"):
+        expect(foot.get_by_text(text, exact=True)).to_be_visible()
+
+
 def test_the_context_in_use_is_beside_the_button_to_send(chat, page):
     gauge = page.get_by_role("button", name=re.compile("^Context in use: [0-9]+ % of 4,096 tokens"))
     expect(gauge).to_have_count(0)

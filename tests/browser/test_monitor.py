@@ -284,6 +284,21 @@ def test_plots_have_the_colours_of_the_theme(new_page, server, scheme):
     assert page.evaluate(COLORS)["page"] != before
 
 
+SWATCHES = """() => {
+  const probe = document.body.appendChild(document.createElement("i"));
+  return [...document.querySelectorAll(".plot .legend li")].map((each) => {
+    probe.style.color = `var(--${each.className})`; // as the line is drawn
+    return [getComputedStyle(each, "::before").backgroundColor, getComputedStyle(probe).color];
+  });
+}"""
+
+
+def test_a_legend_has_the_colours_of_its_lines(page, server):
+    open_monitor(page, server)
+    expect(page.locator(".plot .legend li")).to_have_count(6)
+    assert all(swatch == line for swatch, line in page.evaluate(SWATCHES))
+
+
 def test_it_fits_a_phone(new_page, server):
     page = open_monitor(new_page(**PHONE), server)
     server.complete(prompt="Hello", n_predict=2)
