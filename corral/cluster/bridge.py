@@ -2,7 +2,7 @@
 
 To the front it is an engine process: frames on one socket, descriptors on another, log on stderr, and an end.
 So Ray's code and its threads stay out of the front, and a front that goes takes its engines along. A reader
-thread sends commands; the main thread receives events.
+thread sends commands; the main thread receives events; others watch for what is lost.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import msgspec
@@ -38,6 +39,7 @@ from corral.cluster.message import (
 )
 from corral.cluster.room import NodeRefused, Room, await_place, await_room, reason_of, reserve
 from corral.cluster.rpc_workers import RpcWorkers
+from corral.cluster.wire import Wire, connect
 from corral.core.errors import CorralError
 from corral.core.file import write_all
 from corral.core.result import Heartbeat, LoadFailed, Placed
@@ -48,7 +50,8 @@ from corral.link.lifecycle import exit_name
 from corral.link.log import log_to_front
 
 _BEAT_S = 0.5
-_NOTICE_S = 3.0  # for Ray to notice that a worker is lost
+_NOTICE_S = 0.3  # for Ray to say why a connection has ended
+_WORKER_S = 3.0  # to notice that an RPC worker is lost, which ends the engine
 _log = logging.getLogger("corral.engine")
 
 
@@ -85,11 +88,16 @@ def main() -> None:
             settings = msgspec.structs.replace(settings, rpc=workers.endpoints)
             _log.info("RPC workers on nodes %s", workers.nodes)
         host, place = _start(ray, asked, settings, room)
+        wire = connect(place.endpoint, place.key)
     except CorralError as error:
         _fail(error.message, channel, beats, may_pass=not isinstance(error, NodeRefused))
-    bridge = _Bridge(ray, host, place, channel, beats)
+    except OSError as error:
+        reason = f"the engine at {place.endpoint} cannot be reached: {error.strerror or error}"
+        _fail(reason, channel, beats, may_pass=True)
+    bridge = _Bridge(wire, place, channel, beats)
+    bridge.watch(lambda: _wait_lost(ray, host))
     if workers is not None:
-        bridge.watch(workers)
+        bridge.watch(workers.wait_lost, _WORKER_S)
     threading.Thread(target=bridge.send, daemon=True).start()
     _leave(bridge.receive())
 
@@ -141,25 +149,34 @@ def _start(ray: Any, asked: Asked, settings: EngineSettings, room: Room) -> tupl
     return host, place
 
 
+def _wait_lost(ray: Any, host: Any) -> str:
+    """Wait until the actor is lost; returns why."""
+    try:
+        ray.get(host.live.remote())
+    except ray.exceptions.RayError as error:
+        return f"the engine in the cluster is lost: {reason_of(error)}"
+    raise AssertionError
+
+
 class _Bridge:
-    def __init__(self, ray: Any, host: Any, place: Place, channel: BlockingChannel, beats: _Beats) -> None:
-        self._ray = ray
-        self._host = host
+    def __init__(self, wire: Wire, place: Place, channel: BlockingChannel, beats: _Beats) -> None:
+        self._wire = wire
         self._place: Place | None = place  # until the front knows it
+        self._node = place.node
         self._channel = channel
         self._beats = beats
-        self._n = 0  # messages sent
         self._saves: dict[int, int] = {}  # descriptors of files that the engine writes
-        self._watcher: threading.Thread | None = None
+        self._notice_s = 0.0
 
-    def watch(self, workers: RpcWorkers) -> None:
-        """Fail when a worker is lost: libllama ends an engine that has lost one, but only when it uses it."""
+    def watch(self, wait_lost: Callable[[], str], notice_s: float = 0.0) -> None:
+        """Fail when something is lost, for the reason that a function returns then: at most `notice_s` after
+        the engine has ended for the same reason."""
+        self._notice_s = max(self._notice_s, notice_s)
 
         def wait() -> None:
-            _fail(workers.wait_lost(), self._channel, self._beats, may_pass=True)
+            _fail(wait_lost(), self._channel, self._beats, may_pass=True)
 
-        self._watcher = threading.Thread(target=wait, daemon=True)
-        self._watcher.start()
+        threading.Thread(target=wait, daemon=True).start()
 
     def send(self) -> None:
         """Pass commands and their files on, until the front is gone."""
@@ -179,42 +196,35 @@ class _Bridge:
     def receive(self) -> int:
         """Pass events on until the engine has ended; returns an exit code."""
         try:
-            for ref in self._host.events.options(num_returns="streaming").remote():
-                for item in decode_from_host(self._ray.get(ref)):
-                    if isinstance(item, Exit):
-                        return self._end(item.code)
-                    self._apply(item)
-        except self._ray.exceptions.RayError as error:
-            reason = f"the engine in the cluster is lost: {reason_of(error)}"
-            _fail(reason, self._channel, self._beats, may_pass=True)
+            while (body := self._wire.receive()) is not None:
+                item = decode_from_host(body)
+                if isinstance(item, Exit):
+                    return self._end(item.code)
+                self._apply(item)
         except OSError:
-            pass  # the front is gone
-        return 1
+            return 1  # the front is gone
+        time.sleep(_NOTICE_S)
+        _fail(f"the connection to the node {self._node} is lost", self._channel, self._beats, may_pass=True)
 
-    def _feed(self, message: Part | Frame) -> Any:
-        self._n += 1
-        return self._host.feed.remote(self._n - 1, encode(message))
+    def _feed(self, message: Part | Frame) -> None:
+        with contextlib.suppress(OSError):  # `receive` reports it
+            self._wire.send(message)
 
     def _send_file(self, fd: int) -> None:
         if fd < 0:
             return
         try:
             for data in read_parts(fd):
-                self._ray.get(self._feed(Part(data)))
-        except self._ray.exceptions.RayError:
-            pass  # `receive` reports it
+                self._feed(Part(data))
         finally:
             os.close(fd)
 
-    def _take_file(self, id: int) -> None:
-        """Copy what the engine has saved, as fast as this side writes it."""
-        fd, at = self._saves.pop(id), 0
-        try:
-            while data := self._ray.get(self._host.read.remote(id, at)):
-                write_all(fd, data)
-                at += len(data)
-        finally:
-            os.close(fd)
+    def _take_file(self, saved: Saved) -> None:
+        """Write the next part of what the engine has saved."""
+        if saved.data:
+            write_all(self._saves[saved.id], saved.data)
+        else:
+            os.close(self._saves.pop(saved.id))
 
     def _apply(self, item: FromHost) -> None:
         if isinstance(item, Frames):
@@ -226,13 +236,12 @@ class _Bridge:
         elif isinstance(item, Lines):
             sys.stderr.write(item.text)
         elif isinstance(item, Saved):
-            self._take_file(item.id)
+            self._take_file(item)
 
     def _end(self, code: int) -> int:
         if not code:
             return 0
-        if self._watcher is not None:
-            self._watcher.join(_NOTICE_S)  # it may know why
+        time.sleep(self._notice_s)
         self._channel.send([LoadFailed(f"the engine process in the cluster ended with {exit_name(code)}")])
         return 1
 

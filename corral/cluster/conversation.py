@@ -1,15 +1,14 @@
-"""What a host and the bridge of one front say to each other: messages in their order, files, an outbox."""
+"""What a host does with what the bridge of its front says, and says itself: commands, events, and files."""
 
 from __future__ import annotations
 
-import os
-import queue
+import contextlib
 import tempfile
 import threading
-from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import IO, Protocol
 
-from corral.cluster.message import PART_BYTES, Exit, Frame, Frames, FromHost, Part, Saved, decode_to_host
+from corral.cluster.message import Frame, Frames, FromHost, Part, Saved, decode_to_host, read_parts
 from corral.core.result import Failed, HandedOver, SlotReport
 from corral.link.frame import decode_events, wrap_frame
 
@@ -24,53 +23,41 @@ class EngineLine(Protocol):
         ...
 
 
+class FrontLine(Protocol):
+    """The way to the bridge: a `Wire`."""
+
+    def send(self, message: object) -> None: ...
+
+    def receive(self) -> bytes | None: ...
+
+
 class Conversation:
-    """Safe from any thread."""
+    """Whoever has something for the bridge waits until it has come. Safe from any thread."""
 
     def __init__(self, engine: EngineLine) -> None:
-        self.outbox: queue.SimpleQueue[FromHost] = queue.SimpleQueue()
         self._engine = engine
-        self._lock = threading.Lock()  # guards everything below
-        self._early: dict[int, bytes] = {}  # messages that have overtaken others
-        self._next = 0
+        self._front: Future[FrontLine] = Future()
         self._file: IO[bytes] | None = None  # of the next frame
-        self._saves: dict[int, IO[bytes]] = {}  # the engine writes them
-        self._saved: dict[int, IO[bytes]] = {}  # the bridge reads them
+        self._lock = threading.Lock()
+        self._saves: dict[int, IO[bytes]] = {}  # files that the engine writes; guarded
 
-    def feed(self, n: int, message: bytes) -> None:
-        """Take the n-th message."""
-        with self._lock:
-            self._early[n] = message
-            while (due := self._early.pop(self._next, None)) is not None:
-                self._next += 1
-                self._apply(decode_to_host(due))
+    def run(self, front: FrontLine) -> None:
+        """Take what the bridge sends, until it is gone."""
+        self._front.set_result(front)
+        while (body := front.receive()) is not None:
+            self._take(decode_to_host(body))
 
     def receive(self, body: bytes) -> None:
-        """Pass on a frame of events."""
-        with self._lock:
-            if self._saves:
-                self._take_saved(body)
-        self.outbox.put(Frames(wrap_frame(body)))
+        """Pass on a frame of events, after the files that it speaks of."""
+        if self._saves:
+            self._send_saved(body)
+        self.say(Frames(wrap_frame(body)))
 
-    def read(self, id: int, at: int) -> bytes:
-        """Return a part of a saved file, which is forgotten at its end; empty there, or without one."""
-        with self._lock:
-            file = self._saved.get(id)
-            data = os.pread(file.fileno(), PART_BYTES, at) if file is not None else b""
-            if file is not None and not data:
-                self._saved.pop(id).close()
-            return data
+    def say(self, message: FromHost) -> None:
+        with contextlib.suppress(OSError):  # the bridge is gone, and this actor will be
+            self._front.result().send(message)
 
-    def say(self) -> Iterator[list[FromHost]]:
-        """Yield what is for the bridge, until the engine has ended. What waits together is sent together."""
-        items: list[FromHost] = []
-        while not (items and isinstance(items[-1], Exit)):
-            items = [self.outbox.get()]
-            while not self.outbox.empty():
-                items.append(self.outbox.get())
-            yield items
-
-    def _apply(self, message: Part | Frame) -> None:
+    def _take(self, message: Part | Frame) -> None:
         if isinstance(message, Part):
             self._file = self._file or _open_file()
             self._file.write(message.data)
@@ -81,20 +68,30 @@ class Conversation:
             self._file = None
             self._engine.pass_file(file.fileno())
             if message.saves:
-                self._saves[message.id] = file
+                with self._lock:
+                    self._saves[message.id] = file
             else:
                 file.close()
-        elif message.id in self._saves:
-            self._saves.pop(message.id).close()
-            self.outbox.put(Saved(message.id))
+        elif (unfinished := self._pop(message.id)) is not None:
+            unfinished.close()
+            self.say(Saved(message.id))
         self._engine.write(message.body)
 
-    def _take_saved(self, body: bytes) -> None:
-        """Announce the file of every save that has ended, ahead of the event that says so."""
+    def _send_saved(self, body: bytes) -> None:
         for event in decode_events(body):
-            if isinstance(event, (SlotReport, HandedOver, Failed)) and event.task_id in self._saves:
-                self._saved[event.task_id] = self._saves.pop(event.task_id)
-                self.outbox.put(Saved(event.task_id))
+            if not isinstance(event, (SlotReport, HandedOver, Failed)):
+                continue
+            file = self._pop(event.task_id)
+            if file is None:
+                continue
+            with file:
+                for data in read_parts(file.fileno()) if not isinstance(event, Failed) else ():
+                    self.say(Saved(event.task_id, data))
+            self.say(Saved(event.task_id))
+
+    def _pop(self, id: int) -> IO[bytes] | None:
+        with self._lock:
+            return self._saves.pop(id, None)
 
 
 def _open_file() -> IO[bytes]:

@@ -1,6 +1,7 @@
-"""Messages between a front's bridge and an engine host: msgpack in `bytes`, so that Ray pickles nothing else.
+"""Messages between a front's bridge and an engine host, in msgpack, over a `Wire`.
 
 An engine's own frames travel as they are. The files that local processes share by descriptor travel as parts.
+What goes through Ray is `bytes`, so that it pickles nothing else.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ class Frames(msgspec.Struct, frozen=True, array_like=True, tag="frames"):
 
 
 class Saved(msgspec.Struct, frozen=True, array_like=True, tag="saved"):
-    """The file of command `id` can be read, or there is none."""
+    """The next part of the file that command `id` has written; empty: that was all, or there is none."""
 
     id: int
+    data: bytes = b""
 
 
 class Lines(msgspec.Struct, frozen=True, array_like=True, tag="lines"):
@@ -72,14 +74,16 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where an engine or an RPC worker runs. `refusal`: why it does not."""
+    """Where an engine or an RPC worker runs. `refusal`: why it does not. `key`: for a bridge to connect to
+    the endpoint of an engine."""
 
     node: str = ""
     pid: int = -1
     model: str = ""
     refusal: str = ""
     address: str = ""  # of the node
-    endpoint: str = ""  # HOST:PORT of an RPC worker
+    endpoint: str = ""  # HOST:PORT
+    key: bytes = b""
 
 
 ToHost = Part | Frame
@@ -87,7 +91,7 @@ FromHost = Saved | Frames | Lines | Exit
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_host = msgspec.msgpack.Decoder(ToHost).decode
-decode_from_host = msgspec.msgpack.Decoder(list[FromHost]).decode
+decode_from_host = msgspec.msgpack.Decoder(FromHost).decode
 decode_place = msgspec.msgpack.Decoder(Place).decode
 
 

@@ -18,6 +18,18 @@ def uses_tls() -> bool:
     return os.environ.get(_USE, "").lower() in ("1", "true")
 
 
+def secure(plain: socket.socket, is_server: bool) -> ssl.SSLSocket:
+    """Return a connection between two nodes with Ray's certificates, which both must have."""
+    if not is_server:
+        return _own_context().wrap_socket(plain)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_verify_locations(os.environ[_AUTHORITY])
+    context.load_cert_chain(os.environ[_CERT], os.environ[_KEY])
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.num_tickets = 0  # for other connections, which there are none of
+    return context.wrap_socket(plain, server_side=True)
+
+
 def check_files() -> None:
     """Raise CorralError if Ray is to use TLS, and its files cannot be used."""
     if not uses_tls():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
 import msgspec
 import pytest
@@ -14,11 +15,11 @@ from corral.cluster.bridge import _peek
 from corral.cluster.conversation import Conversation
 from corral.cluster.host import EngineHost
 from corral.cluster.join import import_ray, split_address
-from corral.cluster.message import Asked, Exit, Frame, Frames, Saved, decode_place, encode
+from corral.cluster.message import Asked, Exit, Frame, Frames, Part, Saved, decode_place, encode
 from corral.cluster.node_share import cpus_each, missing_files, shares_on_nodes, with_threads
-from corral.core.errors import CorralError
+from corral.core.errors import Conflict, CorralError
 from corral.core.modifier import ScaledFile
-from corral.core.result import HandedOver
+from corral.core.result import Failed, HandedOver
 from corral.core.settings import EngineSettings
 from corral.core.task import HandOver
 from corral.link.frame import LENGTH_BYTES, encode_frame
@@ -99,15 +100,6 @@ def test_a_node_refuses_what_it_cannot_run():
     assert __version__ in _refusal("0.0.0", EngineSettings(model="/no/model"))
 
 
-def test_commands_arrive_in_the_order_in_which_they_were_sent(monkeypatch):
-    host = EngineHost()
-    written: list[bytes] = []
-    monkeypatch.setattr(host, "write", written.append)
-    for n in (1, 2, 0, 4, 3):
-        host.feed(n, encode(Frame(b"%d" % n)))
-    assert written == [b"0", b"1", b"2", b"3", b"4"]
-
-
 class Line:
     """An engine that a host talks to: what it was given."""
 
@@ -122,40 +114,64 @@ class Line:
         self.fds.append(os.dup(fd))
 
 
+class Front:
+    """A bridge that has sent some messages, and then is gone: what it was told."""
+
+    def __init__(self, *messages: Part | Frame) -> None:
+        self._bodies = [encode(message) for message in messages]
+        self.told: list[object] = []
+
+    def send(self, message: object) -> None:
+        self.told.append(message)
+
+    def receive(self) -> bytes | None:
+        return self._bodies.pop(0) if self._bodies else None
+
+
 def test_the_state_of_a_task_that_is_handed_over_arrives_before_the_answer():
     engine = Line()
-    front = Conversation(engine)
+    conversation = Conversation(engine)
     body = msgspec.msgpack.encode(HandOver(id=7, task_id=3, fd=5))
     assert _peek(body).saves
-    front.feed(0, encode(Frame(body, 7, saves=True)))
+    front = Front(Frame(body, 7, saves=True))
+    conversation.run(front)
     os.write(engine.fds[0], b"state")
-    front.receive(encode_frame([HandedOver(7, 640)])[LENGTH_BYTES:])
-    front.outbox.put(Exit(0))
-    items = [item for some in front.say() for item in some]
-    assert items[0] == Saved(7)
-    assert isinstance(items[1], Frames)
-    assert [front.read(7, 0), front.read(7, 5), front.read(7, 0)] == [b"state", b"", b""]
+    conversation.receive(encode_frame([HandedOver(7, 640)])[LENGTH_BYTES:])
+    assert front.told[:2] == [Saved(7, b"state"), Saved(7)]
+    assert isinstance(front.told[2], Frames)
     os.close(engine.fds[0])
 
 
 def test_a_save_that_is_cancelled_has_no_file():
-    engine = Line()
-    front = Conversation(engine)
-    front.feed(0, encode(Frame(b"save", 7, saves=True)))
-    os.write(engine.fds[0], b"half")
-    front.feed(1, encode(Frame(b"cancel", 7)))
-    front.outbox.put(Exit(0))
-    assert [item for some in front.say() for item in some] == [Saved(7), Exit(0)]
-    assert front.read(7, 0) == b""
+    engine, front = Line(), Front(Frame(b"save", 7, saves=True), Frame(b"cancel", 7))
+    Conversation(engine).run(front)
+    assert front.told == [Saved(7)]
     assert engine.written == [b"save", b"cancel"]
     os.close(engine.fds[0])
 
 
-def test_what_waits_leaves_together():
-    front = Conversation(Line())
-    for i in range(3):
-        front.receive(b"%d" % i)
-    said = front.say()
-    assert len(next(said)) == 3
-    front.outbox.put(Exit(0))
-    assert [*said] == [[Exit(0)]]
+def test_a_save_that_fails_has_no_file():
+    engine, front = Line(), Front(Frame(b"save", 7, saves=True))
+    conversation = Conversation(engine)
+    conversation.run(front)
+    os.write(engine.fds[0], b"half")
+    conversation.receive(encode_frame([Failed(7, Conflict("no").info())])[LENGTH_BYTES:])
+    assert front.told[0] == Saved(7)
+    os.close(engine.fds[0])
+
+
+def test_parts_are_the_file_of_the_next_command():
+    engine = Line()
+    Conversation(engine).run(Front(Part(b"one "), Part(b"file"), Frame(b"restore", 7, takes=True)))
+    assert os.pread(engine.fds[0], 100, 0) == b"one file"
+    assert engine.written == [b"restore"]
+    os.close(engine.fds[0])
+
+
+def test_what_is_said_before_the_bridge_has_come_waits_for_it():
+    front, conversation = Front(), Conversation(Line())
+    early = threading.Thread(target=conversation.say, args=(Exit(3),))
+    early.start()
+    conversation.run(front)
+    early.join()
+    assert front.told == [Exit(3)]
