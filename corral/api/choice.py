@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from corral.api.engine import Runner
 from corral.api.key_limits import Place
 from corral.api.prepare import PreparedCompletion
 from corral.api.sse import StreamFormat
+from corral.core.errors import Unavailable
 from corral.core.result import (
     Admitted,
     CacheReport,
@@ -115,46 +117,53 @@ async def start_choices(
 
 async def follow(
     choices: list[Choice], work: DurableWork | None = None
-) -> AsyncIterator[tuple[Choice, TaskResult]]:
+) -> AsyncGenerator[tuple[Choice, TaskResult]]:
     """Yield every result of every choice as it arrives; it is added to its choice before."""
-    n_open = len(choices)
-    results = _results(choices) if work is None else work.follow(_results(choices))
-    async for index, result in results:
-        choice = choices[index]
-        choice.add_result(result)
-        n_open -= choice.done is not None
-        choice.is_last = n_open == 0
-        yield choice, result
-
-
-async def _results(choices: list[Choice]) -> AsyncGenerator[tuple[int, TaskResult]]:
-    """Yield the results of all choices that have not ended by the first call."""
+    if work is not None:
+        for index, result in work.replay():
+            yield _add(choices, choices[index], result)
     running = [choice for choice in choices if choice.done is None]
-    if len(running) > 1:
-        async for i, result in _merge(running):
-            yield running[i].index, result
-    elif running:
-        async for result in running[0].stream:
-            yield running[0].index, result
+    try:
+        if len(running) == 1:
+            (choice,) = running
+            async for result in choice.stream:
+                if work is None or await work.take(choice.index, result):
+                    yield _add(choices, choice, result)
+            return
+        async with contextlib.aclosing(_merge(running)) as merged:
+            async for choice, result in merged:
+                if work is None or await work.take(choice.index, result):
+                    yield _add(choices, choice, result)
+    except Unavailable as error:
+        if work is not None:
+            work.note_loss(error)
+        raise
 
 
-_Arrived = asyncio.Queue[tuple[int, TaskResult | BaseException | None]]
+def _add(choices: list[Choice], choice: Choice, result: TaskResult) -> tuple[Choice, TaskResult]:
+    choice.add_result(result)
+    if choice.done is not None:
+        choice.is_last = all(each.done is not None for each in choices)
+    return choice, result
 
 
-async def _merge(choices: Sequence[Choice]) -> AsyncIterator[tuple[int, TaskResult]]:
-    """Yield (place of the choice, result) until all have ended or one fails. Closes all streams."""
+_Arrived = asyncio.Queue[tuple[Choice, TaskResult | BaseException | None]]
+
+
+async def _merge(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, TaskResult]]:
+    """Yield the results of choices until all have ended or one fails. Closes all streams."""
     arrived: _Arrived = asyncio.Queue()
-    pumps = [asyncio.create_task(_pump(i, choice, arrived)) for i, choice in enumerate(choices)]
+    pumps = [asyncio.create_task(_pump(choice, arrived)) for choice in choices]
     try:
         n_open = len(choices)
         while n_open:
-            index, result = await arrived.get()
+            choice, result = await arrived.get()
             if isinstance(result, BaseException):
                 raise result
             if result is None:
                 n_open -= 1
             else:
-                yield index, result
+                yield choice, result
     finally:
         for pump in pumps:
             pump.cancel()
@@ -163,13 +172,13 @@ async def _merge(choices: Sequence[Choice]) -> AsyncIterator[tuple[int, TaskResu
             choice.stream.close()
 
 
-async def _pump(index: int, choice: Choice, arrived: _Arrived) -> None:
+async def _pump(choice: Choice, arrived: _Arrived) -> None:
     try:
         async for result in choice.stream:
-            arrived.put_nowait((index, result))
-        arrived.put_nowait((index, None))
+            arrived.put_nowait((choice, result))
+        arrived.put_nowait((choice, None))
     except Exception as error:
-        arrived.put_nowait((index, error))
+        arrived.put_nowait((choice, error))
 
 
 class Renderer(Protocol):

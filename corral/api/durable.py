@@ -7,7 +7,7 @@ results to the same bytes, and has the engine continue the recorded tasks.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -22,8 +22,6 @@ from corral.core.result import Admitted, Done, Progress, PromptProbs, TaskResult
 from corral.core.task import ControlVerb
 from corral.storage.journal import Journal, JournalFile
 from corral.storage.journal_record import History, Opening, encode_control, encode_end, encode_result
-
-Results = AsyncIterator[tuple[int, TaskResult]]
 
 PREFIX = "stream_"
 
@@ -45,6 +43,7 @@ class DurableWork:
         self.history = history
         self._journal = journal
         self._file: JournalFile | None = None
+        self._heard: set[tuple[int, type]] = set()  # kinds of results that were recorded
         self._source = IdSource(opening.seed, opening.created)
 
     @property
@@ -97,25 +96,27 @@ class DurableWork:
         ]
         return replace(prepared, tasks=recorded)
 
-    async def follow(self, results: Results) -> Results:
-        """Yield the recorded results, then the new ones, each after it is written."""
-        heard: set[tuple[int, type]] = set()
+    def replay(self) -> Iterator[tuple[int, TaskResult]]:
+        """Yield the recorded results."""
         for choice, result, at in self.history.results if self.history is not None else ():
-            heard.add((choice, type(result)))
+            self._heard.add((choice, type(result)))
             if isinstance(result, Done):
                 self._source.now = at
             yield choice, result
         if self.session is not None:
             self.session.end_replay()
-        try:
-            async for choice, result in results:
-                if not self._is_repeated(choice, result, heard):
-                    await self._record(choice, result)
-                    yield choice, result
-        except Unavailable as error:
-            if not error.retry_after_s:  # the engine is gone for good: a later server continues
-                self._leave()
-            raise
+
+    async def take(self, choice: int, result: TaskResult) -> bool:
+        """Write a new result before its client gets it; False: the client has it."""
+        if self._is_repeated(choice, result):
+            return False
+        await self._record(choice, result)
+        return True
+
+    def note_loss(self, error: Unavailable) -> None:
+        """If the engine is gone for good, a later server continues."""
+        if not error.retry_after_s:
+            self._leave()
 
     def note_control(self, choice: int, verb: ControlVerb, n_predict: int) -> None:
         """Record how the client has controlled a choice, for a later server."""
@@ -134,13 +135,13 @@ class DurableWork:
             self._journal.post(self._file.close)
             self._file = None
 
-    def _is_repeated(self, choice: int, result: TaskResult, heard: set[tuple[int, type]]) -> bool:
+    def _is_repeated(self, choice: int, result: TaskResult) -> bool:
         """Whether a resumed task reports what the client already has."""
         if isinstance(result, Progress) and not self.keeps_progress:
             return True
         if isinstance(result, Progress | PromptProbs):
-            return (choice, Tokens) in heard
-        return isinstance(result, Admitted) and (choice, Admitted) in heard
+            return (choice, Tokens) in self._heard
+        return isinstance(result, Admitted) and (choice, Admitted) in self._heard
 
     async def _record(self, choice: int, result: TaskResult) -> None:
         now = int(time.time())

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,27 +25,37 @@ from corral.api.disconnect import receive_nothing, run_for_client
 from corral.api.durable import DurableWork
 from corral.api.followed_stream import detach
 from corral.api.json_encode import PIECE_BYTES, cut_pieces, encode_rows
-from corral.api.piece_response import respond_json
+from corral.api.piece_response import LONG_BYTES, respond_json
 from corral.api.pools import Pools
 from corral.api.prepare import PreparedCompletion
 from corral.api.render.openai import OpenAIAnswer
 from corral.api.services import Services
-from corral.api.sse import Comment, Encoded, EventStream
+from corral.api.sse import COMMENT_S, Encoded, EventStream
 from corral.api.vocab import Vocab
 from corral.core.client import Client
+from corral.core.errors import CorralError
 from corral.core.result import TaskResult
 from corral.core.task import ControlVerb
 from corral.telemetry.queue import QueueView
 from corral.telemetry.record import RequestRecord
 
 _BRIEFLY_S = 0.5  # in the queue, before the status is sent
-_COMMENT_S = 1.0  # between two comments
 
 _log = logging.getLogger("corral")
 
 
-async def respond(call: AnyCall, prepared: PreparedCompletion, renderer: Renderer, stream: bool) -> Response:
-    """Run all tasks, and answer; cancel them if the client disconnects."""
+Finish = Callable[[CorralError | None], Awaitable[Sequence[Any]]]
+
+
+async def respond(
+    call: AnyCall,
+    prepared: PreparedCompletion,
+    renderer: Renderer,
+    stream: bool,
+    finish: Finish | None = None,
+) -> Response:
+    """Run all tasks, and answer; cancel them if the client disconnects. `finish`: what is to be done between
+    the last result and the end of the answer; gets the error of a stream, and returns its last events."""
     services, record, work = call.services, call.record, call.work
     queue, pools = services.telemetry.queue, services.pools
     choices, at_end = await open_choices(services, record, prepared, keeps_probs=not stream, work=work)
@@ -54,7 +64,7 @@ async def respond(call: AnyCall, prepared: PreparedCompletion, renderer: Rendere
             at_end.callback(services.live.add_alias(record.client, record.id, renderer.id))
         place = queue.position(*(choice.task.id for choice in choices)) if queue.n_excess() else 0
         if stream:
-            events = _events(pools, record.client, choices, renderer, at_end.pop_all(), work)
+            events = _events(pools, record.client, choices, renderer, at_end.pop_all(), work, finish)
             default_s = services.settings.server.sse_ping_s
             ping_s = default_s if prepared.ping_s is None else prepared.ping_s
             if work is None:
@@ -68,6 +78,9 @@ async def respond(call: AnyCall, prepared: PreparedCompletion, renderer: Rendere
         await run_for_client(_finish(choices, work), call.caller.disconnect)
     waited_s = max(task.queue_s for task in record.tasks)
     n_bytes = sum(map(choice_bytes, choices))
+    if finish is not None:
+        await _run_sized(pools, record.client, n_bytes, renderer.answer, choices)
+        await finish(None)
     headers = queue_headers(place, waited_s) if place else None
     return await respond_json(pools, record, lambda: renderer.answer(choices), n_bytes, headers)
 
@@ -127,15 +140,35 @@ async def _events(
     renderer: Renderer,
     at_end: contextlib.ExitStack,
     work: DurableWork | None,
+    finish: Finish | None,
 ) -> AsyncGenerator[Any]:
     with at_end:
-        async for choice, result in follow(choices, work):
-            if result_bytes(choice, result) < PIECE_BYTES:
-                events: Sequence[Any] = renderer.events(choice, result)
-            else:
-                events = await pools.continue_text(client, _encode_events, renderer, choice, result)
-            for event in events:
+        error = None
+        try:
+            async for choice, result in follow(choices, work):
+                if result_bytes(choice, result) < PIECE_BYTES:
+                    events: Sequence[Any] = renderer.events(choice, result)
+                else:
+                    events = await pools.continue_text(client, _encode_events, renderer, choice, result)
+                for event in events:
+                    yield event
+        except CorralError as raised:
+            if finish is None:
+                raise
+            error = raised
+        if finish is not None:
+            for event in await finish(error):
                 yield event
+
+
+async def _run_sized(
+    pools: Pools, client: Client, n_bytes: int, work: Callable[..., Any], *args: object
+) -> None:
+    """Run it in a thread if it has much to do."""
+    if n_bytes < LONG_BYTES:
+        work(*args)
+    else:
+        await pools.continue_text(client, work, *args)
 
 
 def _encode_events(renderer: Renderer, choice: Choice, result: TaskResult) -> list[Encoded]:
@@ -172,8 +205,10 @@ async def _stream(
         await _drop(first, events)
         raise
     headers = queue_headers(place, queue.expected_s(place)) if place else None
-    announced = _announce(first, events, queue, [] if is_exact else ids)
-    return EventStream(announced, renderer.last, headers, renderer.stream_format, -1 if is_exact else ping_s)
+    if is_exact:
+        return EventStream(events, renderer.last, headers, renderer.stream_format, first=first)
+    place_of = partial(_describe_place, queue, ids)
+    return EventStream(events, renderer.last, headers, renderer.stream_format, ping_s, first, place_of)
 
 
 async def _first(events: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
@@ -186,23 +221,12 @@ async def _wait_briefly(first: asyncio.Future[Any], queue: QueueView, ids: list[
     due = clock() + ping_s if ping_s > 0 else math.inf
     await asyncio.wait({first}, timeout=_BRIEFLY_S)
     while not first.done() and not queue.position(*ids) and clock() < due:
-        await asyncio.wait({first}, timeout=min(_COMMENT_S, due - clock()))
+        await asyncio.wait({first}, timeout=min(COMMENT_S, due - clock()))
 
 
-async def _announce(
-    first: asyncio.Future[Any], events: AsyncGenerator[Any], queue: QueueView, ids: list[int]
-) -> AsyncGenerator[Any]:
-    """Stream the position in the queue while it waits, then its events."""
-    try:
-        while not first.done():
-            if ids and (place := queue.position(*ids)):
-                yield Comment(describe_position(queue, place))
-            await asyncio.wait({first}, timeout=_COMMENT_S)
-        yield first.result()
-        async for event in events:
-            yield event
-    finally:
-        await _drop(first, events)
+def _describe_place(queue: QueueView, ids: list[int]) -> str:
+    place = queue.position(*ids)
+    return describe_position(queue, place) if place else ""
 
 
 async def _drop(first: asyncio.Future[Any], events: AsyncGenerator[Any]) -> None:

@@ -126,7 +126,8 @@ async def test_a_wait_that_becomes_too_long_ends(stream):
 
 async def test_who_waits_for_long_is_told_its_place_in_comments_and_headers(monkeypatch):
     monkeypatch.setattr("corral.api.respond._BRIEFLY_S", 0.01)
-    monkeypatch.setattr("corral.api.respond._COMMENT_S", 0.01)
+    for module in ("respond", "sse"):
+        monkeypatch.setattr(f"corral.api.{module}.COMMENT_S", 0.01)
     described = []
 
     def describe(*args):
