@@ -6,31 +6,22 @@ import base64
 import hashlib
 from typing import Any
 
+from corral.api.dialects.answer_builder import AnswerBuilder, Events
 from corral.api.dialects.messages.conversation import ID_PREFIX
 from corral.api.dialects.messages.tool_input import ToolInput
-from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
+from corral.chat.event import Reasoning
 from corral.chat.reader import MessageParser
 
-Events = list[dict[str, Any]]
 
-
-class AnswerContent:
-    """Blocks are numbered without gaps, and one is closed before the next is opened.
-
-    A call appears with the first part of its input. Until then it may turn out to be text; afterwards it
-    stays a call, whose input is truncated.
-    """
+class AnswerContent(AnswerBuilder["_Call"]):
+    """Mutable: blocks, numbered without gaps."""
 
     def __init__(self, parser: MessageParser, shows_reasoning: bool = True) -> None:
+        super().__init__(parser)
         self.blocks: list[dict[str, Any]] = []
-        self.warnings: list[str] = []
-        self.is_cut = False  # inside a call
         self.n_thinking = 0  # tokens of reasoning
-        self._parser = parser
         self._shows_reasoning = shows_reasoning
         self._kind = ""  # of the open block
-        self._call: _Call | None = None
-        self._skips_text = False
 
     @property
     def has_calls(self) -> bool:
@@ -47,30 +38,10 @@ class AnswerContent:
     def finish(self) -> Events:
         return [*self._apply(self._parser.finish()), *self._close()]
 
-    def _apply(self, events: list[Event]) -> Events:
-        return [out for event in events for out in self._apply_one(event)]
-
-    def _apply_one(self, event: Event) -> Events:
-        if isinstance(event, Content):
-            return self._add_text(event.text)
-        if isinstance(event, Reasoning):
-            return self._add_reasoning(event.text)
-        if isinstance(event, CallStarted):
-            closed = self._close() if self._call is not None else []
-            self._call = _Call(event.id, event.name)
-            return closed
-        if isinstance(event, CallArguments):
-            return self._add_input(event.text)
-        if isinstance(event, CallBroken):
-            return self._break_call()
-        if isinstance(event, Diagnosis):
-            self.warnings.append(f"something that looks like a tool call is none: {event.reason}")
-        return []
+    def _new_call(self, id: str, name: str) -> _Call:
+        return _Call(id, name)
 
     def _add_text(self, text: str) -> Events:
-        if self._skips_text:  # of the truncated call
-            self._skips_text = False
-            return []
         events = self._open("text", {"type": "text", "text": ""})
         self.blocks[-1]["text"] += text
         return [*events, self._delta("text_delta", text=text)]
@@ -82,9 +53,8 @@ class AnswerContent:
         self.blocks[-1]["thinking"] += text
         return [*events, self._delta("thinking_delta", thinking=text)]
 
-    def _add_input(self, text: str) -> Events:
-        assert self._call is not None
-        sent = self._call.input.feed(text)
+    def _add_arguments(self, call: _Call, text: str) -> Events:
+        sent = call.input.feed(text)
         return [*self._open_call(), self._delta("input_json_delta", partial_json=sent)] if sent else []
 
     def _open_call(self) -> Events:
@@ -92,14 +62,6 @@ class AnswerContent:
         assert call is not None
         block = {"type": "tool_use", "id": ID_PREFIX + call.id, "name": call.name, "input": {}}
         return self._open("tool_use", block)
-
-    def _break_call(self) -> Events:
-        call, self._call = self._call, None
-        if call is None or not call.input.is_begun:
-            return []
-        self.is_cut = self._skips_text = True
-        self._call = call
-        return self._close()
 
     def _open(self, kind: str, block: dict[str, Any]) -> Events:
         if kind == self._kind:
@@ -110,8 +72,7 @@ class AnswerContent:
         index = len(self.blocks) - 1
         return [*closed, {"type": "content_block_start", "index": index, "content_block": dict(block)}]
 
-    def _close(self) -> Events:
-        """Close the open block, and a call that was not shown yet."""
+    def _close(self, status: str = "completed") -> Events:  # noqa: ARG002
         opened = self._open_call() if self._call is not None else []
         return [*opened, *self._close_block()]
 
@@ -140,6 +101,10 @@ class _Call:
         self.id = id
         self.name = name
         self.input = ToolInput()
+
+    @property
+    def is_shown(self) -> bool:
+        return self.input.is_begun
 
 
 def _sign(reasoning: str) -> str:

@@ -7,17 +7,17 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from corral.api.dialects.answer_builder import AnswerBuilder
 from corral.api.dialects.responses.item import Item, item_id
 from corral.api.dialects.responses.tool import CUSTOM_INPUT, ToolTable
 from corral.api.dialects.responses.transcript import seal
 from corral.api.dialects.responses.writer import Events, ItemWriter
-from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
+from corral.chat.event import CallStarted, Content, Event, Reasoning
 from corral.chat.reader import MessageParser
 
 
-class Output:
-    """Mutable. A call appears with the beginning of its arguments. Until then it may turn out to be text;
-    later it stays a call, which is cut off.
+class Output(AnswerBuilder["_Call"]):
+    """Mutable: the items of an answer.
 
     `seals`: reasoning has a form to send back. `hosted`: namespaces whose calls this server runs.
     `n_reasoning`: tokens of reasoning.
@@ -26,18 +26,15 @@ class Output:
     def __init__(
         self, parser: MessageParser, owner: str, tools: ToolTable, seals: bool, hosted: Collection[str] = ()
     ) -> None:
+        super().__init__(parser)
         self.writer = ItemWriter()
-        self.warnings: list[str] = []
-        self.is_cut = False  # in the middle of a call
         self.n_reasoning = 0
-        self._parser = parser
         self._owner = owner
         self._tools = tools
         self._seals = seals
-        self._call: _Call | None = None
-        self._skips_text = False
         self._n_unclear = 0  # tokens that may belong to whatever comes next
         self._logprobs: list[Any] = []  # the same of their probabilities
+        self._n_texts = 0  # in the step that are still to be added
         self._hosted = hosted
         self.hosted_calls: list[Item] = []
         self.n_calls = 0  # that the client has to run
@@ -71,44 +68,32 @@ class Output:
             self._logprobs = []
 
     def _apply(self, events: list[Event]) -> Events:
-        last = max((i for i, event in enumerate(events) if isinstance(event, Content)), default=-1)
-        return [out for i, event in enumerate(events) for out in self._apply_one(event, i == last)]
+        self._n_texts = sum(isinstance(event, Content) for event in events)
+        return super()._apply(events)
 
-    def _apply_one(self, event: Event, is_last_text: bool) -> Events:
-        if isinstance(event, Content):
-            return self._add_text(event.text, is_last_text)
-        if isinstance(event, Reasoning):
-            opened = self._open("reasoning", summary=[], content=[])
-            return [*opened, *self.writer.add(event.text)]
-        if isinstance(event, CallStarted):
-            closed = self._close() if self._call is not None else []
-            self._call = _Call(event.id, event.name)
-            return closed
-        if isinstance(event, CallArguments):
-            return self._add_arguments(event.text)
-        if isinstance(event, CallBroken):
-            return self._break_call()
-        if isinstance(event, Diagnosis):
-            self.warnings.append(f"something that looks like a tool call is none: {event.reason}")
-        return []
+    def _new_call(self, id: str, name: str) -> _Call:
+        return _Call(id, name)
 
-    def _add_text(self, text: str, takes_logprobs: bool) -> Events:
-        if self._skips_text:  # of the call that is cut off
-            self._skips_text = False
-            return []
+    def _apply_one(self, event: Event) -> Events:
+        self._n_texts -= isinstance(event, Content)
+        return super()._apply_one(event)
+
+    def _add_text(self, text: str) -> Events:
         opened = self._open("message", role="assistant", content=[])
         logprobs: list[Any] = []
-        if takes_logprobs:
+        if not self._n_texts:  # the last text of the step takes all of them
             logprobs, self._logprobs = self._logprobs, []
         return [*opened, *self.writer.add(text, logprobs)]
 
-    def _add_arguments(self, text: str) -> Events:
-        assert self._call is not None
-        if self._is_hosted(self._call):
-            self._call.arguments += text
+    def _add_reasoning(self, text: str) -> Events:
+        return [*self._open("reasoning", summary=[], content=[]), *self.writer.add(text)]
+
+    def _add_arguments(self, call: _Call, text: str) -> Events:
+        if self._is_hosted(call):
+            call.arguments += text
             return []
-        is_custom = self._tools.origin(self._call.name).kind == "custom"
-        delta = self._call.feed_input(text) if is_custom else text
+        is_custom = self._tools.origin(call.name).kind == "custom"
+        delta = call.feed_input(text) if is_custom else text
         return [*self._show_call(), *self.writer.add(delta)] if delta else []
 
     def _show_call(self) -> Events:
@@ -127,14 +112,6 @@ class Output:
             return self._begin("custom_tool_call", **own, input="")
         return self._begin("function_call", **own, arguments="")
 
-    def _break_call(self) -> Events:
-        call = self._call
-        if call is None or not call.is_shown:
-            self._call = None
-            return []
-        self.is_cut = self._skips_text = True
-        return self._close("incomplete")
-
     def _open(self, type: str, **fields: Any) -> Events:
         if self._call is None and self.writer.type == type:
             return []
@@ -146,7 +123,6 @@ class Output:
         return [*closed, *self.writer.open({"id": id, "type": type, "status": "in_progress", **fields})]
 
     def _close(self, status: str = "completed") -> Events:
-        """Close the open item, and a call that was not shown yet."""
         call = self._call
         events: Events = []
         if call is not None and self._is_hosted(call):
