@@ -19,7 +19,6 @@ from corral.storage.front_registry import FrontRegistry
 from corral.storage.save_directory import SaveDirectory
 from corral.storage.secret import SECRET_BYTES, read_secret
 from corral.storage.session import SessionStore, spill_directory
-from corral.storage.shared_documents import SharedDocumentStore
 
 _KEYS = ".keys"  # has the directories of clients; no client can name it
 _MAX_BLOBS = 2  # states in memory at once for each slot and direction, besides sessions
@@ -45,7 +44,8 @@ class Storage:
             self.chats, self.documents = shared.chats, shared.documents
         else:
             self.chats = ChatStore(Path(server.chats_path)) if server.chats_path else None
-            self.documents = _open_documents(server.responses_path, registry)
+            path = Path(server.responses_path) if server.responses_path else None
+            self.documents = DocumentStore(path, is_shared=path is not None and registry is not None)
             self.batches = _open_batches(server.batches_path, registry)
         self._blob_limits: dict[tuple[int, str], asyncio.Semaphore] = {}
 
@@ -75,12 +75,6 @@ class Storage:
 def owner_of(client: Client) -> str:
     """Return the folder of a client's states; empty: clients share them, as they share caches."""
     return folder_name(client) if client.tenant else ""
-
-
-def _open_documents(path: str, registry: FrontRegistry | None) -> DocumentStore:
-    if path and registry is not None:
-        return SharedDocumentStore(Path(path))
-    return DocumentStore(Path(path) if path else None)
 
 
 def _open_batches(path: str, registry: FrontRegistry | None) -> BatchStore | None:

@@ -15,6 +15,7 @@ from typing import Any
 from starlette.types import Message
 
 from corral.api.disconnect import ClientGone
+from corral.storage.budget import who_makes_room
 
 MAX_BYTES = 4 << 20  # of one stream; older bytes are dropped
 TOTAL_BYTES = 256 << 20  # of all keys, each with its share
@@ -212,22 +213,29 @@ class StreamSessions:
 
     def _make_room(self, opener: str | None = None) -> None:
         """Forget streams that ended long ago. If there are too many, also others that have ended, oldest
-        first, but only of keys with more than their share. `opener`: the key that begins one more."""
+        first, of the keys that have most. `opener`: the key that begins one more."""
         now = time.time()
         for place, session in list(self._sessions.items()):
             if session.ended_at and session.ended_at + KEPT_S < now:
                 del self._sessions[place]
-        counts, sizes = Counter(owner for owner, _ in self._sessions), Counter[str]()
+        counts = Counter(owner for owner, _ in self._sessions)
         if opener is not None:
             counts[opener] += 1
+        self._keep_to(MAX_SESSIONS, counts, lambda _: 1)
+        sizes = Counter[str]()
         for (owner, _), session in self._sessions.items():
             sizes[owner] += session.n_kept
-        n_keys, n_over, n_bytes_over = len(counts), counts.total() - MAX_SESSIONS, sizes.total() - TOTAL_BYTES
-        for (owner, id), session in list(self._sessions.items()):
-            is_one_too_many = n_over > 0 and counts[owner] * n_keys > MAX_SESSIONS
-            is_too_large = n_bytes_over > 0 and sizes[owner] * n_keys > TOTAL_BYTES
-            if session.ended_at and (is_one_too_many or is_too_large):
-                del self._sessions[owner, id]
-                n_over, n_bytes_over = n_over - 1, n_bytes_over - session.n_kept
-                counts[owner] -= 1
-                sizes[owner] -= session.n_kept
+        self._keep_to(TOTAL_BYTES, sizes, lambda session: session.n_kept)
+
+    def _keep_to(self, limit: int, held: Counter[str], size_of: Callable[[StreamSession], int]) -> None:
+        """Forget streams that have ended until the rest keeps to a limit."""
+        if held.total() <= limit:
+            return
+        ended: dict[str, list[str]] = {}
+        for (owner, id), session in self._sessions.items():
+            if session.ended_at:
+                ended.setdefault(owner, []).append(id)
+        while (greedy := who_makes_room(held, limit, ended)) is not None:
+            held[greedy] -= size_of(self._sessions.pop((greedy, ended[greedy].pop(0))))
+            if not ended[greedy]:
+                del ended[greedy]

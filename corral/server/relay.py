@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from corral.api.caller import caller_in
-from corral.api.dialects.responses.shared_archive import SharedArchive
 from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.error import ErrorAnswer
 from corral.api.front_client import answer_headers, read_parts
@@ -27,7 +26,6 @@ from corral.api.sharing import Sharing
 from corral.core.errors import CorralError, Unavailable
 from corral.server.request_name import ReadBody, find_name, query_of, read_body
 from corral.server.resumable import begun_stream, resumed_stream
-from corral.storage.shared_documents import SharedDocumentStore
 
 _IDS = {Live.RESPONSE: re.compile(r"resp_[0-9a-f]{32}"), Live.BATCH: re.compile(r"[a-z]+_[0-9a-f]+")}
 _TRIES = 2
@@ -114,7 +112,7 @@ class Relay:
         if live.kind == "answer":
             return any(each.live.find(client, live.id) is not None for each in self._all_services(scope))
         if live.kind == "response":
-            return isinstance(services.responses, SharedArchive) and services.responses.has(client, live.id)
+            return services.responses.is_shared and services.responses.has(client, live.id)
         return services.batches is not None and services.batches.find(client.id, live.id) is not None
 
     async def _is_elsewhere(self, scope: Scope, live: LiveId) -> bool:
@@ -124,7 +122,7 @@ class Relay:
         client, services = caller_in(scope).client, self._services
         if live.kind == "response":
             archive = services.responses
-            return isinstance(archive, SharedArchive) and await archive.is_unfinished(client, live.id)
+            return archive.is_shared and await archive.is_unfinished(client, live.id)
         if live.kind == "batch":
             return services.batches is not None and await services.batches.is_unfinished(client.id, live.id)
         return True
@@ -139,7 +137,7 @@ class Relay:
     def _settled(self, scope: Scope, send: Send) -> Send:
         """Send nothing before all that it says is on disk, where other servers find it."""
         store = self._services.storage.documents
-        if not isinstance(store, SharedDocumentStore):
+        if not store.is_shared:
             return send
 
         async def send_settled(message: Message) -> None:

@@ -11,7 +11,6 @@ from corral.api.admission import Admission
 from corral.api.batch.runner import BatchRunner
 from corral.api.dialects.ollama.digest import FileDigest
 from corral.api.dialects.responses.archive import Archive
-from corral.api.dialects.responses.shared_archive import SharedArchive
 from corral.api.engine import Engine, Runner
 from corral.api.key_limits import KeyLimits
 from corral.api.live_answers import LiveAnswers
@@ -29,10 +28,8 @@ from corral.core.settings import ServerSettings, Settings
 from corral.media.intake import Intake
 from corral.media.local import LocalMedia
 from corral.media.source import MediaSource
-from corral.storage.document_store import DocumentStore
 from corral.storage.front_registry import FrontRegistry
 from corral.storage.journal import Journal
-from corral.storage.shared_documents import SharedDocumentStore
 from corral.telemetry.dispatcher import Telemetry
 
 if TYPE_CHECKING:
@@ -91,7 +88,7 @@ def open_services(
         live=LiveAnswers(engine, runner),
         streams=shared.streams if shared is not None else StreamSessions(),
         storage=storage,
-        responses=shared.responses if shared is not None else _open_archive(storage.documents),
+        responses=shared.responses if shared is not None else Archive(storage.documents),
         journal=journal,
         batches=_open_batches(storage, admission, telemetry),
         sharing=sharing,
@@ -114,12 +111,6 @@ def _open_sharing(server: ServerSettings) -> Sharing | None:
     from corral.api.sharing import Sharing  # httpx takes long to import
 
     return Sharing(server)
-
-
-def _open_archive(documents: DocumentStore) -> Archive:
-    if isinstance(documents, SharedDocumentStore):
-        return SharedArchive(documents)
-    return Archive(documents)
 
 
 def _open_journal(server: ServerSettings, registry: FrontRegistry | None) -> Journal | None:

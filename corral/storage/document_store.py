@@ -1,7 +1,10 @@
 """Documents that clients find again by an id (`--responses`): every key has its own, and sees no other.
 
 A document is there as soon as it is put: in memory up to a budget, and with a directory a thread brings it to
-disk, one after the other. The least recently used ones make room. For one event loop.
+disk, one after the other. The least recently used ones make room.
+
+Servers that share a directory keep nothing in memory and read what is there. `settle` waits for the thread,
+so that a client that has an answer finds everything with any other server. For one event loop.
 """
 
 from __future__ import annotations
@@ -12,18 +15,21 @@ import contextlib
 import errno
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cachetools import LRUCache
 
 from corral.core.client import Client
 from corral.core.errors import CorralError, InvalidRequest, TooLarge
+from corral.storage.budget import who_makes_room
 from corral.storage.chat_store import folder_name
 from corral.storage.save_directory import SaveDirectory
 
 T = TypeVar("T")
+Edit = Callable[[bytes], bytes]  # raises CorralError
 
 SUFFIX = ".json"
 RAM_BYTES = 64 << 20  # of one key
@@ -31,44 +37,41 @@ TOTAL_RAM_BYTES = 256 << 20
 DISK_BYTES = 1 << 30  # of one key
 MAX_BYTES = 32 << 20  # of one document
 _LEAST_RAM, _LEAST_DISK = 16 << 10, 64 << 10  # that one counts as: this bounds their number too
+_RELIST = 100  # changes after which files of other servers count for the room on disk
 
 _log = logging.getLogger("corral")
 
 
 class DocumentStore:
-    is_shared = False
+    """Mutable."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        """`path` must be a directory that can be written to; None: in memory only."""
+    def __init__(self, path: Path | None = None, is_shared: bool = False) -> None:
+        """`path` must be a directory that can be written to; None: in memory only. `is_shared`: other servers
+        change documents in it."""
+        assert path is not None or not is_shared
+        self.is_shared = is_shared
         self._directory = SaveDirectory(path, option="--responses") if path is not None else None
         self._shelves: dict[str, Shelf] = {}
         self._disk = concurrent.futures.ThreadPoolExecutor(1, "responses")
         self._failure = ""  # of the last write
+        self._pending: Counter[tuple[str, str]] = Counter()  # changes, by client and id
+        self._last: dict[str, asyncio.Future[Any]] = {}  # change of each client
+        self._n_changes = 0
 
     def put(self, client: Client, id: str, data: bytes) -> str:
         """Return why it will not survive this server, or "". Raises TooLarge; what was there before stays
         then."""
         check_size(id, data)
         shelf = self._shelf(client)
-        shelf.memory[id] = data
-        if self._directory is not None:
-            shelf.unwritten[id] = data
-            writing = self._run(shelf.write, id, data)
-            writing.add_done_callback(lambda _: shelf.written(id, data))
-            writing.add_done_callback(self._note_write)
-        while sum(each.memory.currsize for each in self._shelves.values()) > TOTAL_RAM_BYTES:
-            max(self._shelves.values(), key=lambda each: each.memory.currsize).memory.popitem()
-        return self._trouble(len(data))
-
-    def _trouble(self, n_bytes: int) -> str:
-        """Return why the disk will not take a document, as far as that is known before it is written."""
+        if not self.is_shared:
+            self._remember(shelf, id, data)
         if self._directory is None:
             return ""
-        return self._failure or missing_room(self._directory.fd, n_bytes)
-
-    def _note_write(self, writing: asyncio.Future[str]) -> None:
-        error = writing.exception() if not writing.cancelled() else None
-        self._failure = repr(error) if error is not None else "" if writing.cancelled() else writing.result()
+        writing = self._change(client, id, shelf.write, id, data)
+        writing.add_done_callback(lambda _: shelf.written(id, data))
+        writing.add_done_callback(self._note_write)
+        writing.add_done_callback(_log_failure)
+        return self._failure or missing_room(self._directory.fd, len(data))
 
     async def load(self, client: Client, id: str) -> bytes | None:
         shelf = self._shelf(client)
@@ -77,16 +80,69 @@ class DocumentStore:
         read = await self._run(shelf.read, id)
         return shelf.find(id) or read
 
+    async def edit(self, client: Client, id: str, edit: Edit) -> bool:
+        """Replace a document by what `edit` makes of it, while nobody else changes it; returns whether there
+        is one. Raises what `edit` raises; the document stays as it was then."""
+        if self.is_shared:
+            return await self._change(client, id, _edit, self._shelf(client), id, edit)
+        data = await self.load(client, id)
+        if data is not None:
+            self.put(client, id, edit(data))
+        return data is not None
+
     def remove(self, client: Client, id: str) -> None:
         shelf = self._shelf(client)
-        shelf.memory.pop(id, None)
-        shelf.unwritten.pop(id, None)
+        shelf.forget(id)
         if self._directory is not None:
-            self._run(shelf.unlink, id)
+            self._change(client, id, shelf.unlink, id).add_done_callback(_log_failure)
+
+    def is_pending(self, client: Client, id: str) -> bool:
+        """Whether a change has not reached the disk."""
+        return self._pending[client.id, id] > 0
+
+    async def settle(self, client: Client) -> None:
+        """Wait until all changes of this client are on disk."""
+        last = self._last.get(client.id)
+        if last is not None:
+            await asyncio.wait({last})
 
     async def close(self) -> None:
         """Wait until everything is on disk."""
         await asyncio.to_thread(self._disk.shutdown)
+
+    def _remember(self, shelf: Shelf, id: str, data: bytes) -> None:
+        shelf.memory[id] = data
+        if self._directory is not None:
+            shelf.unwritten[id] = data
+        sizes = {name: int(each.memory.currsize) for name, each in self._shelves.items()}
+        while (name := who_makes_room(sizes, TOTAL_RAM_BYTES)) is not None:
+            memory = self._shelves[name].memory
+            memory.popitem()
+            sizes[name] = int(memory.currsize)
+
+    def _change(self, client: Client, id: str, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
+        place = client.id, id
+        self._n_changes += 1
+        if self.is_shared and self._n_changes % _RELIST == 0:
+            self._run(self._shelf(client).relist)
+        changing = self._last[client.id] = self._run(work, *args)
+        self._pending[place] += 1
+
+        def note_end(_: asyncio.Future[T]) -> None:
+            self._pending[place] -= 1
+            self._pending += Counter()  # without those that are zero
+            if self._last.get(client.id) is changing:
+                del self._last[client.id]
+
+        changing.add_done_callback(note_end)
+        return changing
+
+    def _note_write(self, writing: asyncio.Future[str]) -> None:
+        if writing.cancelled():
+            self._failure = ""
+            return
+        error = writing.exception()
+        self._failure = repr(error) if error is not None else writing.result()
 
     def _shelf(self, client: Client) -> Shelf:
         name = folder_name(client)
@@ -96,6 +152,23 @@ class DocumentStore:
 
     def _run(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._disk, work, *args)
+
+
+def _edit(shelf: Shelf, id: str, edit: Edit) -> bool:
+    with shelf.locked():
+        data = shelf.read(id)
+        if data is not None:
+            edited = edit(data)
+            check_size(id, edited)
+            shelf.write(id, edited)
+        return data is not None
+
+
+def _log_failure(change: asyncio.Future[Any]) -> None:
+    """Report a change that nobody waits for."""
+    error = change.exception() if not change.cancelled() else None
+    if error is not None:
+        _log.error("--responses: unexpected error", exc_info=error)
 
 
 def check_size(id: str, data: bytes) -> None:
@@ -122,6 +195,10 @@ class Shelf:
 
     def find(self, id: str) -> bytes | None:
         return self.unwritten.get(id) or self.memory.get(id)
+
+    def forget(self, id: str) -> None:
+        self.memory.pop(id, None)
+        self.unwritten.pop(id, None)
 
     def written(self, id: str, data: bytes) -> None:
         if self.unwritten.get(id) is data:
@@ -155,15 +232,16 @@ class Shelf:
         """Keep other servers from changing documents."""
         return self._open()[0].locked()
 
-    def forget(self) -> None:
+    def relist(self) -> None:
         """List the files again before they are used."""
         self._opened = None
 
     def unlink(self, id: str) -> None:
         try:
-            directory, files = self._open()
-            directory.remove(id)
-            files.pop(id, None)
+            with self.locked():
+                directory, files = self._open()
+                directory.remove(id)
+                files.pop(id, None)
         except CorralError as error:
             _log.error("--responses: %s cannot be removed: %s", id, error.message)
 

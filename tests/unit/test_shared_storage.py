@@ -21,12 +21,12 @@ from corral.core.errors import CorralError, NotFound
 from corral.storage.batch_record import BatchRecord, FileRecord
 from corral.storage.batch_store import BatchStore
 from corral.storage.blob import Blob
+from corral.storage.document_store import DocumentStore
 from corral.storage.front_registry import FrontRegistry
 from corral.storage.journal import SUFFIX, Journal
 from corral.storage.journal_record import encode_end, encode_result
 from corral.storage.save_directory import SaveDirectory
 from corral.storage.session import SessionStore, spill_directory
-from corral.storage.shared_documents import SharedDocumentStore
 from corral.telemetry.ledger import DayUsage, Ledger
 from tests.fuzz.targets.journal import OPENING, RESULTS
 
@@ -194,7 +194,7 @@ async def test_a_journal_of_a_server_that_is_gone_goes_to_others(tmp_path):
 
 
 async def test_documents_of_two_servers(tmp_path):
-    first, second = SharedDocumentStore(tmp_path), SharedDocumentStore(tmp_path)
+    first, second = (DocumentStore(tmp_path, is_shared=True) for _ in range(2))
     first.put(ANN, "a", b"1")
     assert first.is_pending(ANN, "a")
     await first.settle(ANN)
@@ -211,7 +211,7 @@ async def test_documents_of_two_servers(tmp_path):
         await first.edit(ANN, "a", refuse)
     second.remove(ANN, "a")
     await second.settle(ANN)
-    await first.edit(ANN, "a", refuse)
+    assert not await first.edit(ANN, "a", refuse)
     assert await first.load(ANN, "a") is None
     await first.close()
     await second.close()

@@ -10,9 +10,7 @@ from corral.core.errors import CorralError
 
 
 def encode_named(event: Any) -> bytes:
-    """compat: /v1/messages, /v1/responses: clients read one name or the other. A list is several events."""
-    if isinstance(event, list):
-        return b"".join(map(encode_named, event))
+    """compat: /v1/messages, /v1/responses: clients read one name or the other."""
     name = b"" if isinstance(event, Comment) else f"event: {event['type']}\n".encode()
     return name + encode_event(event)
 

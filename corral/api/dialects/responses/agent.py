@@ -6,8 +6,10 @@ calls a function of the client. After the last call that is allowed, the model m
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -32,7 +34,7 @@ from corral.api.mcp.sessions import McpSessions
 from corral.api.prepare_chat import PreparedChat, prepare_chat
 from corral.api.respond import open_choices
 from corral.api.sse import EventStream
-from corral.core.errors import InvalidRequest
+from corral.core.errors import CorralError, InvalidRequest
 
 _MAX_CALLS = 32  # of a response
 Events = AsyncGenerator[dict[str, Any]]
@@ -47,15 +49,31 @@ async def respond_with_tools(
     await agent.prepare()
     if body.background:
         agent.detach()
-        return start_run(exchange, Run(agent.renderer, agent.run()), body.stream)
+        return start_run(
+            exchange, Run(agent.renderer, agent.run(), partial(exchange.end, agent.renderer)), body.stream
+        )
     if body.stream:
         ping_s = call.services.settings.server.sse_ping_s
-        return EventStream(agent.run(), format=agent.renderer.stream_format, ping_s=ping_s)
-    await run_for_client(_finish(agent.run()), disconnect)
+        events = _run_to_end(exchange, agent)
+        return EventStream(events, format=agent.renderer.stream_format, ping_s=ping_s)
+    await run_for_client(_exhaust(agent.run()), disconnect)
+    await exchange.end(agent.renderer, None)
     return JsonResponse(agent.renderer.response)
 
 
-async def _finish(events: Events) -> None:
+async def _run_to_end(exchange: Exchange, agent: _Agent) -> Events:
+    error = None
+    try:
+        async with contextlib.aclosing(agent.run()) as events:
+            async for event in events:
+                yield event
+    except CorralError as raised:
+        error = raised
+    for event in await exchange.end(agent.renderer, error):
+        yield event
+
+
+async def _exhaust(events: Events) -> None:
     async for _ in events:
         pass
 
@@ -95,7 +113,6 @@ class _Agent:
             prepared,
             frame,
             self._exchange.input,
-            self._exchange.keep,
             hosted=self._access,
         )
         self._prepared = prepared
@@ -124,8 +141,7 @@ class _Agent:
             if not pending or asks or self.renderer.wants_client or self._is_spent():
                 break
             await self._begin_turn()
-        for event in self.renderer.end():
-            yield event
+        self.renderer.finish()
 
     async def _begin_turn(self) -> None:
         self._prepared = await self._prepare_turn()

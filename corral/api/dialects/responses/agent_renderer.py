@@ -77,10 +77,11 @@ class AgentRenderer(ResponsesRenderer):
     def end_call(self, item: Item) -> Events:
         return self._number(self._output.writer.end_whole(item))
 
-    def end(self) -> Events:
+    def finish(self) -> None:
+        """End the response after its last turn."""
         status = "completed" if self.is_whole else "incomplete"
         reason = None if self.is_whole else {"reason": "max_output_tokens"}
-        return self._end(status, incomplete_details=reason, usage=_sum(self._usages))
+        self._end(status, [], incomplete_details=reason, usage=_sum(self._usages))
 
     def _finish(self, choice: Choice, done: Done) -> Events:
         """End a turn, not the response."""

@@ -5,7 +5,7 @@ Resolves references between them; `DocumentStore` holds the data.
 
 from __future__ import annotations
 
-import weakref
+import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -13,10 +13,10 @@ from corral.api.dialects.responses.conversation import Conversation
 from corral.api.dialects.responses.item import CONVERSATION, RESPONSE, Item, is_id, owner_of
 from corral.api.dialects.responses.parse import Placed
 from corral.api.dialects.responses.run import Run
-from corral.api.dialects.responses.stored import UNFINISHED, StoredResponse
+from corral.api.dialects.responses.stored import UNFINISHED, StoredResponse, is_unfinished
 from corral.chat.message import MAX_MESSAGES
 from corral.core.client import Client
-from corral.core.errors import CorralError, InvalidRequest, NotFound, Unavailable
+from corral.core.errors import InvalidRequest, NotFound, Unavailable
 from corral.storage.document_store import DocumentStore
 
 T = TypeVar("T")
@@ -29,9 +29,11 @@ class Archive:
         self._store = store
         self._runs: dict[tuple[str, str], Run] = {}
         self.restoring: set[tuple[str, str]] = set()  # client and id of those that will run again
-        self._conversations: weakref.WeakValueDictionary[tuple[str, str], Conversation] = (
-            weakref.WeakValueDictionary()
-        )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other servers have the same responses."""
+        return self._store.is_shared
 
     def keep(self, client: Client, stored: StoredResponse) -> str:
         """Return why it will not survive this server, or ""."""
@@ -49,6 +51,16 @@ class Archive:
         await self.load(client, id)
         self._store.remove(client, id)
 
+    def has(self, client: Client, id: str) -> bool:
+        """Whether this server runs a response, or has not stored its end yet."""
+        place = client.id, id
+        return place in self._runs or place in self.restoring or self._store.is_pending(client, id)
+
+    async def is_unfinished(self, client: Client, id: str) -> bool:
+        """Whether a response runs, as far as is stored."""
+        data = await self._store.load(client, id) if is_id(id, RESPONSE) else None
+        return data is not None and is_unfinished(data)
+
     def add_run(self, client: Client, id: str, run: Run) -> None:
         self._runs[client.id, id] = run
         run.task.add_done_callback(lambda _: self._runs.pop((client.id, id)))
@@ -62,40 +74,36 @@ class Archive:
         data = await self._store.load(client, id) if is_id(id, CONVERSATION) else None
         if data is None:
             raise NotFound(f"conversation '{id:.128}' not found")
-        return self._decode_conversation(client, id, data)
+        return Conversation.decode(data)
 
     async def edit_conversation(self, client: Client, id: str, edit: Callable[[Conversation], T]) -> T:
         """Change a conversation; after an error it is as before."""
-        conversation = await self.load_conversation(client, id)
-        before = {**vars(conversation), "items": [*conversation.items]}
-        try:
-            result = edit(conversation)
-            self.keep_conversation(client, conversation)
-        except CorralError:
-            vars(conversation).update(before)
-            raise
-        return result
+        made: list[T] = []
+
+        def apply(data: bytes) -> bytes:
+            conversation = Conversation.decode(data)
+            made.append(edit(conversation))
+            return conversation.encode()
+
+        if not (is_id(id, CONVERSATION) and await self._store.edit(client, id, apply)):
+            raise NotFound(f"conversation '{id:.128}' not found")
+        return made[-1]
 
     def keep_conversation(self, client: Client, conversation: Conversation) -> None:
         self._store.put(client, conversation.id, conversation.encode())
-        self._conversations[client.id, conversation.id] = conversation
 
-    def extend(self, client: Client, conversation: Conversation, items: list[Item]) -> None:
-        """Add items, unless the conversation was removed; without room for them it stays unchanged. It has
-        them already if an earlier server has finished the response."""
-        if self._conversations.get((client.id, conversation.id)) is not conversation:
-            return
-        n_before, known = len(conversation.items), {item["id"] for item in conversation.items}
-        conversation.add([item for item in items if item["id"] not in known])
-        try:
-            self.keep_conversation(client, conversation)
-        except CorralError:
-            del conversation.items[n_before:]
-            raise
+    async def extend(self, client: Client, id: str, items: list[Item]) -> None:
+        """Add items to a conversation, unless it was removed. It has them already if an earlier server has
+        finished the response. Raises InvalidRequest without room for them."""
+
+        def add(conversation: Conversation) -> None:
+            conversation.add_new(items)
+
+        with contextlib.suppress(NotFound):
+            await self.edit_conversation(client, id, add)
 
     async def remove_conversation(self, client: Client, id: str) -> None:
         await self.load_conversation(client, id)
-        self._conversations.pop((client.id, id), None)
         self._store.remove(client, id)
 
     async def trace(self, client: Client, id: str) -> Placed:
@@ -126,16 +134,10 @@ class Archive:
             await run.cancel()
         await self._store.close()
 
-    def _decode_conversation(self, client: Client, id: str, data: bytes) -> Conversation:
-        """Return the conversation that all requests share."""
-        found = self._conversations.get((client.id, id))
-        if found is None:
-            found = self._conversations[client.id, id] = Conversation.decode(data)
-        return found
-
     async def _load_previous(self, client: Client, id: str) -> StoredResponse:
         run = self.find_run(client, id)
-        if run is not None and run.response["status"] in UNFINISHED:
+        is_elsewhere = self.is_shared and run is None and await self.is_unfinished(client, id)
+        if is_elsewhere or (run is not None and run.response["status"] in UNFINISHED):
             raise InvalidRequest(f"'{id}' is not complete yet", field="previous_response_id")
         try:
             stored = await self.load(client, id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse
@@ -11,7 +13,7 @@ from corral.api.dialects.responses.exchange import Exchange
 from corral.api.dialects.responses.run import Run
 from corral.api.sse import EventStream
 
-STREAM = named_events(lambda error: render_event(error, 0))
+STREAM = named_events(partial(render_event, sequence_number=0))
 
 
 def start_run(exchange: Exchange, run: Run, is_stream: bool) -> Response:

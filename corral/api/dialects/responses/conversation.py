@@ -13,10 +13,8 @@ from corral.core.errors import InvalidRequest, NotFound
 
 
 class Conversation:
-    """Mutable: shared by all requests that use it at the same time.
-
-    `n_added`: the number of items ever added, so that ids are not reused.
-    """
+    """Mutable: one request's copy of it. `n_added`: the number of items ever added, so that ids are not
+    reused."""
 
     def __init__(
         self,
@@ -32,12 +30,14 @@ class Conversation:
         self.items: list[Item] = items or []
         self.n_added = n_added
 
-    def check_room(self, items: list[Item]) -> None:
-        if len(self.items) + len(items) > MAX_MESSAGES:
-            raise InvalidRequest(f"a conversation has at most {MAX_MESSAGES} items", field="items")
+    def add_new(self, items: list[Item]) -> None:
+        """Add the items that it does not have."""
+        known = {item["id"] for item in self.items}
+        self.add([item for item in items if item["id"] not in known])
 
     def add(self, items: list[Item]) -> None:
-        self.check_room(items)
+        if len(self.items) + len(items) > MAX_MESSAGES:
+            raise InvalidRequest(f"a conversation has at most {MAX_MESSAGES} items", field="items")
         self.items += items
         self.n_added += len(items)
 

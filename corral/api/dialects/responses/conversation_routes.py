@@ -140,8 +140,7 @@ async def create_items(call: Call[ConversationItemsRequest], id: _Id) -> Respons
 
     def add(conversation: Conversation) -> list[Item]:
         items = _new_items(body.items, conversation)
-        known = {item["id"] for item in conversation.items}
-        conversation.add([item for item in items if item["id"] not in known])
+        conversation.add_new(items)
         return items
 
     items = await archive.edit_conversation(client, id, add)

@@ -11,12 +11,13 @@ from corral.api.dialects.responses.conversation import Conversation
 from corral.api.dialects.responses.file import read_files
 from corral.api.dialects.responses.item import RESPONSE, Item, new_id, normalize_items
 from corral.api.dialects.responses.parse import ParsedResponses, Placed, parse_context
+from corral.api.dialects.responses.render import Events, ResponsesRenderer
 from corral.api.dialects.responses.schema import ContextFields
 from corral.api.dialects.responses.stored import StoredResponse
 from corral.api.dialects.responses.truncation import truncate
 from corral.api.disconnect import run_for_client
 from corral.core.client import Client
-from corral.core.errors import InvalidRequest
+from corral.core.errors import CorralError, InvalidRequest
 
 _FIRST_INPUT = 1 << 31  # items that are asked are numbered from here, those that answer from 0
 
@@ -32,14 +33,25 @@ class Exchange:
     items: Placed
     conversation: Conversation | None
 
-    def keep(self, stored: StoredResponse) -> str:
-        """Add a finished response to its conversation, and store it if the client asked for that. Returns why
-        it will not survive this server, or ""."""
+    async def keep(self, stored: StoredResponse) -> str:
+        """Add an ended response to its conversation, and store it if the client asked for that. Returns why
+        it will not survive this server, or "". Raises CorralError if it cannot be kept at all."""
         if self.conversation is not None and stored.response["status"] in ("completed", "incomplete"):
-            self.archive.extend(self.client, self.conversation, stored.items)
+            await self.archive.extend(self.client, self.conversation.id, stored.items)
         if stored.response["store"]:
             return self.archive.keep(self.client, stored)
         return ""
+
+    async def end(self, renderer: ResponsesRenderer, error: CorralError | None) -> Events:
+        """Store the response, and return what ends its stream, which says if it could not be stored. `error`:
+        what ended the response; raised if nothing was sent before."""
+        events = renderer.fail(error) if error is not None else []
+        try:
+            trouble = await self.keep(renderer.stored)
+        except CorralError as refusal:  # it is too large
+            return [*events, *renderer.end(refusal.message, is_stored=False)]
+        lost = f"the response is kept in memory only: --responses: {trouble}" if trouble else ""
+        return [*events, *renderer.end(lost)]
 
 
 async def open_exchange(call: AnyCall, body: ContextFields) -> Exchange:

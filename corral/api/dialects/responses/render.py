@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from corral.api.choice import Choice
@@ -23,13 +24,14 @@ from corral.core.params import SamplingParams
 from corral.core.result import UNFINISHED, Admitted, Done, Progress, TaskResult, TokenProbs, Tokens
 
 Events = list[dict[str, Any]]
-Keep = Callable[[StoredResponse], str]  # why it will not survive this server, or ""
 
 
 class ResponsesRenderer:
-    """Renders the answer to one request. `keep` stores it before the client gets its end."""
+    """Renders the answer to one request: `events` or `answer` to the end of the response, and after it was
+    stored `end`, with which the stream ends."""
 
     last = b""
+    stream_format = named_events(partial(render_event, sequence_number=0))
 
     def __init__(
         self,
@@ -39,22 +41,21 @@ class ResponsesRenderer:
         prepared: PreparedChat,
         frame: Item,
         input: list[Item],
-        keep: Keep,
         hosted: Collection[str] = (),
     ) -> None:
         """`hosted`: namespaces whose calls this server runs."""
-        self.stream_format = named_events(self.fail)
         self._context = context
         self._n_top = (body.top_logprobs or 0) if wants_logprobs(body) else None
         self._reports_progress, self._reports_timings = body.return_progress, body.timings_per_token
         self._warnings = list(prepared.completion.warnings)
         self._input = input
-        self._keep = keep
         self._response = frame
         self._seals, self._hosted = ENCRYPTED in body.include, hosted
         self._output = self._open_output(parsed, prepared)
         self._is_begun = False
         self._n_events = 0
+        self._is_ended = False
+        self._at_end: dict[str, Any] = {}  # in the last event beside the response
 
     @property
     def stored(self) -> StoredResponse:
@@ -86,19 +87,29 @@ class ResponsesRenderer:
         return []
 
     def answer(self, choices: list[Choice]) -> Item:
-        (choice,) = choices
-        self._feed_steps(choice)
-        self._finish(choice, choice.ended)
+        if not self._is_ended:
+            (choice,) = choices
+            self._feed_steps(choice)
+            self._finish(choice, choice.ended)
         return self.response
 
     def fail(self, error: CorralError) -> Events:
-        """Return the last events after an error."""
+        """End the response with an error, which is raised if nothing was sent yet."""
         if not self._n_events:
-            return [render_event(error, 0)]
+            raise error
         return self._end("failed", self._output.stop(), error=render_failure(error))
 
     def cancel(self) -> Events:
         return self._end("cancelled", self._output.stop())
+
+    def end(self, lost: str = "", is_stored: bool = True) -> Events:
+        """Return the event that ends the stream. `lost`: why the response will not survive this server, or
+        this request if it is not stored."""
+        if lost:
+            self._response["warnings"] = [*self._response.get("warnings", ()), lost]
+        if not is_stored:
+            self._response["store"] = False
+        return [{**event, **self._at_end} for event in self._number([last_event(self.response)])]
 
     def _open_output(self, parsed: ParsedResponses, prepared: PreparedChat) -> Output:
         parser = prepared.chat_format.parser(prepared.chat, prepared.prompt)
@@ -135,7 +146,9 @@ class ResponsesRenderer:
         events = [*self._output.feed(done.text), *self._output.finish(is_whole)]
         is_whole = is_whole and not self._output.is_cut
         reason = None if is_whole else {"reason": "max_output_tokens"}
-        ending = self._end(
+        if self._reports_timings:
+            self._at_end = {"timings": native.render_timings(done.timings)}
+        return self._end(
             "completed" if is_whole else "incomplete",
             events,
             incomplete_details=reason,
@@ -143,21 +156,13 @@ class ResponsesRenderer:
             usage=self._usage(choice, done),
             **render_cache_report(choice, self._context),
         )
-        if self._reports_timings:
-            ending[-1]["timings"] = native.render_timings(done.timings)
-        return ending
 
-    def _end(self, status: str, events: Iterable[dict[str, Any]] = (), **fields: Any) -> Events:
+    def _end(self, status: str, events: Events, **fields: Any) -> Events:
+        self._is_ended = True
         self._response |= {"status": status, "completed_at": now(), **fields}
         if warnings := [*self._warnings, *self._output.warnings]:
             self._response["warnings"] = warnings
-        try:
-            if trouble := self._keep(self.stored):
-                lost = f"the response is kept in memory only: --responses: {trouble}"
-                self._response["warnings"] = [*warnings, lost]
-        except CorralError as error:  # it is too large
-            self._response |= {"store": False, "warnings": [*warnings, error.message]}
-        return self._number([*events, last_event(self.response)])
+        return self._number(events)
 
     def _number(self, events: Events) -> Events:
         numbered = [{**event, "sequence_number": self._n_events + i} for i, event in enumerate(events)]

@@ -95,7 +95,7 @@ async def create(call: Call[ResponsesRequest]) -> Response:
     exchange = await open_exchange(call, body)
     if (sessions := call.services.mcp) is not None and is_mcp(body.tools):
         return await respond_with_tools(call, exchange, sessions)
-    run = partial(_run, exchange) if body.background else respond
+    run = partial(_run if body.background else _respond, exchange)
     return await run_dialect(call, _dialect(exchange, partial(_prepare, exchange), run))
 
 
@@ -237,7 +237,14 @@ def _open_renderer(
     context = call.services.model.render_context
     sampling = prepared.completion.tasks[0][0].params.sampling
     frame = render_frame(exchange.id, call.body, context.model_name, sampling)
-    return ResponsesRenderer(context, call.body, parsed, prepared, frame, exchange.input, exchange.keep)
+    return ResponsesRenderer(context, call.body, parsed, prepared, frame, exchange.input)
+
+
+async def _respond(
+    exchange: Exchange, call: AnyCall, prepared: PreparedCompletion, renderer: Renderer, stream: bool
+) -> Response:
+    assert isinstance(renderer, ResponsesRenderer)
+    return await respond(call, prepared, renderer, stream, partial(exchange.end, renderer))
 
 
 async def _run(
@@ -249,7 +256,7 @@ async def _run(
     if work is not None:
         work.rename(exchange.id)
     choices, at_end = await open_choices(call.services, detached, prepared, work=work)
-    run = Run(renderer, _events(renderer, choices, work), at_end)
+    run = Run(renderer, _events(renderer, choices, work), partial(exchange.end, renderer), at_end)
     return start_run(exchange, run, stream)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from corral.api.dialects.responses.item import Item
-from corral.api.dialects.responses.render import ResponsesRenderer
+from corral.api.dialects.responses.render import Events, ResponsesRenderer
 from corral.api.dialects.responses.stored import StoredResponse
 from corral.core.errors import CorralError
 
@@ -23,15 +23,18 @@ class Run:
         self,
         renderer: ResponsesRenderer,
         events: AsyncGenerator[dict[str, Any]],
+        end: Callable[[CorralError | None], Awaitable[Events]],
         at_end: contextlib.ExitStack | None = None,
     ) -> None:
+        """`end`: stores the response after its last event or an error, and returns what ends its stream."""
+        self._end = end
         self._renderer = renderer
         self._at_end = at_end or contextlib.ExitStack()
         self._events = renderer.queue()
         self._is_ended = False
         self._news = asyncio.Event()
         self.task = asyncio.create_task(self._work(events))
-        self.task.add_done_callback(self._finish)  # also of one that is cancelled before it begins
+        self.task.add_done_callback(lambda _: self._at_end.close())
 
     @property
     def stored(self) -> StoredResponse:
@@ -58,30 +61,30 @@ class Run:
             await news.wait()
 
     async def cancel(self) -> None:
+        await asyncio.sleep(0)  # then the task has begun, and can end the response
         self.task.cancel()
         await asyncio.wait({self.task})
 
     async def _work(self, events: AsyncGenerator[dict[str, Any]]) -> None:
-        async for event in events:
-            self._add([event])
-
-    def _finish(self, task: asyncio.Task[None]) -> None:
-        self._at_end.close()
-        self._is_ended = True
-        self._add(self._last_events(task))
-
-    def _last_events(self, task: asyncio.Task[None]) -> list[dict[str, Any]]:
-        if task.cancelled():
-            return self._renderer.cancel()
-        error = task.exception()
-        if error is None:
-            return []
-        if not isinstance(error, CorralError):
-            _log.error("a response in the background failed", exc_info=error)
+        error: CorralError | None = None
+        try:
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    self._add([event])
+        except asyncio.CancelledError:
+            self._add(self._renderer.cancel())
+        except CorralError as raised:
+            error = raised
+        except Exception as raised:
+            _log.error("a response in the background failed", exc_info=raised)
             error = CorralError("internal error")
-        return self._renderer.fail(error)
+        try:
+            self._add(await self._end(error))
+        finally:
+            self._is_ended = True
+            self._add([])
 
-    def _add(self, events: list[dict[str, Any]]) -> None:
+    def _add(self, events: Events) -> None:
         self._events += events
         self._news.set()
         self._news = asyncio.Event()
