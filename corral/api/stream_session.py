@@ -99,8 +99,9 @@ class StreamSession:
         self._wake()
 
     async def has_offset(self, offset: int) -> bool:
-        """Whether the stream can be followed from there; waits for what an earlier server has sent."""
-        while self.is_replaying and not self.ended_at and (self.start is None or self.n_bytes < offset):
+        """Whether the stream can be followed from there; waits for its start, and for what an earlier server
+        has sent."""
+        while not self.ended_at and (self.start is None or (self.is_replaying and self.n_bytes < offset)):
             await self._news.wait()
         return self.is_stream and self.n_dropped <= offset <= self.n_bytes
 

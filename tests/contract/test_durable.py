@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import re
 import shutil
 from collections.abc import AsyncIterator
@@ -27,6 +28,9 @@ from tests.tools.wait import wait_until_async
 BODY: dict[str, Any] = {"prompt": "a b c", "n_predict": 30, "stream": True, "seed": 1, "durable": True}
 CHAT = {**BODY, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 30}
 PATHS = ["/completion", "/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses"]
+_FORMER = Path(__file__).with_name("journal_0_12")  # as a server of version 0.12 left it that was killed
+_FORMER_CHAT = ":twVyZrRFMR.lLI LjiACydDC.msZb"
+_FORMER_TEXTS = {"conversation": "KMwBtYlp!xYJI;c\nzZzIa\nWP:BIoyn"}
 _TIMES = re.compile(rb'"[a-z_]*(ms|second|completed_at)":[0-9.e+-]+')
 
 
@@ -213,6 +217,99 @@ async def test_a_request_of_a_former_version_continues(server, tmp_path):
         again = await other.http.get("/v1/stream", params={"conv_id": ids(whole)[0].rpartition(".")[0]})
         assert timeless(again.content) == timeless(whole)
         assert other.engine.submitted
+
+
+@pytest.mark.parametrize("kind", ["conversation", "chat", "messages", "response"])
+async def test_what_version_0_12_has_begun_continues(tmp_path, kind):
+    data = (_FORMER / f"{kind}.journal").read_bytes()
+    history = read_history(data)
+    assert history is not None
+    assert not history.is_complete
+    opening = history.opening
+    name = hashlib.blake2b(opening.id.encode(), digest_size=16).hexdigest()
+    (tmp_path / "everybody").mkdir()
+    (tmp_path / "everybody" / f"{name}.journal").write_bytes(data)
+    async with continued(tmp_path) as server:
+        if kind == "response":
+            await wait_until_async(lambda: server.engine.n_tasks or server.engine.submitted)
+            path, params = f"/v1/responses/{opening.id}", {"stream": "true"}
+        else:
+            path, params = "/v1/stream", {"conv_id": opening.id}
+        content = (await server.http.get(path, params=params)).content
+        assert text_of(content) == _FORMER_TEXTS.get(kind, _FORMER_CHAT)
+        (task,) = server.engine.submitted
+        assert isinstance(task, Task)
+        assert task.resume == history.tokens(0) != []
+
+
+def text_of(content: bytes) -> str:
+    """What the model has said in a stream of any API."""
+    texts = []
+    for line in content.splitlines():
+        event = orjson.loads(line.removeprefix(b"data: ")) if line.startswith(b"data: {") else {}
+        delta = event.get("delta", "")
+        if event.get("choices"):
+            texts.append(event["choices"][0]["delta"].get("content") or "")
+        elif "content" in event:
+            texts.append(event["content"])
+        else:
+            texts.append(delta if isinstance(delta, str) else delta.get("text", ""))
+    return "".join(texts)
+
+
+async def watch(server: Server, journal: Path, path: str, body: dict[str, Any]) -> list[tuple[int, bytes]]:
+    """Ask; return how many bytes the journal had whenever the client got something, and what it had then."""
+    seen: list[tuple[int, bytes]] = []
+    asked = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if asked.is_set():
+            await asyncio.Event().wait()
+        asked.set()
+        return {"type": "http.request", "body": orjson.dumps(body), "more_body": False}
+
+    async def send(message: Any) -> None:
+        n_bytes = sum(file.stat().st_size for file in journal.glob("*/*.journal"))
+        seen.append((n_bytes, (seen[-1][1] if seen else b"") + message.get("body", b"")))
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 1),
+    }
+    await server.app(scope, receive, send)
+    return seen
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/responses"])
+async def test_a_kill_after_any_byte_loses_nothing_that_a_client_has_seen(server, tmp_path, path):
+    short = body_for(path, n_predict=4, max_tokens=4)
+    seen = await watch(server, tmp_path / "journal", path, short)
+    assert server.services.journal is not None
+    await server.services.journal.run(lambda: None)  # all is written
+    (file,) = (tmp_path / "journal").glob("*/*.journal")
+    data, stream = file.read_bytes(), ids(seen[-1][1])[0].rpartition(".")[0]
+    continuations: dict[int, bytes] = {}  # by how much of the journal is whole
+    for n in range(len(data) + 1):
+        shown = max((content for size, content in seen if size <= n), key=len, default=b"")
+        history = read_history(data[:n])
+        if history is None:
+            assert shown == b""
+            continue
+        if history.n_bytes not in continuations:
+            folder = tmp_path / f"killed-{n}" / file.parent.name
+            folder.mkdir(parents=True)
+            (folder / file.name).write_bytes(data[:n])
+            async with continued(folder.parent) as other:
+                again = await other.http.get("/v1/stream", params={"conv_id": stream})
+            continuations[history.n_bytes] = again.content
+        assert timeless(continuations[history.n_bytes]).startswith(timeless(shown))
+    assert len(continuations) > 5
+    assert {text_of(content) for content in continuations.values()} == {text_of(seen[-1][1])} != {""}
 
 
 async def test_choices_that_have_ended_are_not_evaluated_again(server, tmp_path):
