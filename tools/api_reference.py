@@ -10,19 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from corral.api.engine import Engine
 from corral.api.openapi import model_of, schema_of
 from corral.api.router import ApiRoute
 from corral.api.schema.parse import RequestModel
 from corral.api.schema.state import SessionRequest, ShiftRequest, SlotFileRequest
 from corral.core.key_role import Permission
-from corral.core.params import GenerationParams
-from corral.core.settings import EngineSettings, Settings
-from corral.server.app import create_app
-from corral.server.services import open_services
-from corral.telemetry.dispatcher import Telemetry
+from corral.server.app import declared_routes
 
 SOURCE = Path(__file__).with_name("endpoints.md")
 # The bodies of actions, which share a path.
@@ -137,7 +132,7 @@ def endpoints() -> Iterator[Endpoint]:
 def routes() -> dict[str, Route]:
     """All routes of the application, under each of their names."""
     found: dict[Callable[..., Any], list[tuple[str, Any]]] = {}
-    for route in _application().routes:
+    for route in declared_routes():
         assert isinstance(route, ApiRoute)
         if route.method != "HEAD":
             found.setdefault(route.endpoint, []).append((f"{route.method} {route.path_format}", route))
@@ -352,11 +347,6 @@ def _parse_endpoint(text: str) -> Endpoint:
 def _parse_examples(text: str) -> Iterator[tuple[str, str]]:
     for caption, commands in re.findall(r"(.*?)```sh\n(.*?)```(?:\n|$)", text, flags=re.S):
         yield caption.strip(), commands
-
-
-def _application() -> Any:
-    settings = Settings(engine=EngineSettings(model=""))
-    return create_app(open_services(settings, cast(Engine, None), Telemetry(), GenerationParams()))
 
 
 def _summary(endpoint: Callable[..., Any]) -> str:

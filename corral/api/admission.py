@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from corral.api.engine import Engine
 from corral.api.error import still_loading
 from corral.api.model import ModelFacts
+from corral.api.shutdown import Shutdown
 from corral.core.client import Client
 from corral.core.errors import Unavailable
 from corral.link.lifecycle import EngineState
@@ -22,25 +23,19 @@ _WAIT = "x-queue-wait-ms"
 class Admission:
     """Decides whether the server accepts requests now."""
 
-    def __init__(self, engine: Engine, model: ModelFacts, queue: QueueView, n_places: int) -> None:
+    def __init__(
+        self, engine: Engine, model: ModelFacts, queue: QueueView, n_places: int, shutdown: Shutdown
+    ) -> None:
         self._engine = engine
         self._model = model
         self._queue = queue
         self._n_places = n_places
-        self._is_draining = False
+        self._shutdown = shutdown
         self._helpers: dict[str, Callable[[], bool]] = {}
 
     def rely_on(self, **helpers: Callable[[], bool]) -> None:
         """Be ready only while these processes are, by their names."""
         self._helpers |= helpers
-
-    def drain(self) -> None:
-        """Finish running requests and accept no new ones; `/ready` reports it."""
-        self._is_draining = True
-
-    @property
-    def is_draining(self) -> bool:
-        return self._is_draining
 
     def check_health(self, tells_why: bool = True) -> None:
         """Raise unless there is an engine, or a sleeping one that can wake up. `tells_why`: include the
@@ -61,7 +56,7 @@ class Admission:
             self.check_health()
         except Unavailable:
             return False
-        return not self._is_draining
+        return not self._shutdown.is_begun
 
     def check_answers(self, tells_why: bool = True) -> None:
         """Raise also if the engine has not sent a heartbeat for a while."""
@@ -75,14 +70,9 @@ class Admission:
         for name, is_ready in self._helpers.items():
             if not is_ready():
                 raise Unavailable(f"The {name} does not respond")
-        self.check_open()
+        self._shutdown.check()
         if self._queue.n_waiting + self._queue.n_running >= self._queue.n_slots + self._n_places:
             raise Unavailable("All slots are busy and the queue is full (--queue-size)")
-
-    def check_open(self) -> None:
-        """Raise if the server is shutting down."""
-        if self._is_draining:
-            raise Unavailable("The server is shutting down")
 
     def check_queue(self, client: Client, n: int = 1, max_queue_ms: int = -1) -> None:
         """Refuse tasks if the queue is full, or if the expected wait is longer than their limit.

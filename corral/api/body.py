@@ -16,7 +16,7 @@ from starlette.responses import Response
 from corral.api.json_encode import encode_json
 from corral.api.json_pieces import NotJson, parse_pieces
 from corral.api.schema.parse import RequestT, build, check_fields, is_built, parse_request
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.core.errors import InvalidRequest, TooLarge
 from corral.telemetry.record import RequestRecord
 from corral.text.json_depth import MAX_FIELDS, SLICE_BYTES, JsonGuard
@@ -38,7 +38,7 @@ async def read_body(
     headers: Headers,
     parts: AsyncIterable[bytes],
     record: RequestRecord,
-    services: Services,
+    services: ServerServices,
     model: type[RequestT],
     default: Any = None,
 ) -> tuple[RequestT, bytearray]:
@@ -54,7 +54,7 @@ async def read_body(
 
 
 async def read_json(
-    headers: Headers, parts: AsyncIterable[bytes], record: RequestRecord, services: Services
+    headers: Headers, parts: AsyncIterable[bytes], record: RequestRecord, services: ServerServices
 ) -> Any:
     """Return the body, parsed as JSON."""
     body, guard = await _receive(headers, parts, services)
@@ -63,7 +63,9 @@ async def read_json(
     return await _run_long(record, services, _load_long, body, guard)
 
 
-async def _run_long(record: RequestRecord, services: Services, function: Callable[..., T], *args: Any) -> T:
+async def _run_long(
+    record: RequestRecord, services: ServerServices, function: Callable[..., T], *args: Any
+) -> T:
     record.is_large = True
     return await services.pools.run_text(record.client, function, *args)
 
@@ -71,7 +73,7 @@ async def _run_long(record: RequestRecord, services: Services, function: Callabl
 async def _receive(
     headers: Headers,
     parts: AsyncIterable[bytes],
-    services: Services,
+    services: ServerServices,
     model: type[RequestT] | None = None,
 ) -> tuple[bytearray, JsonGuard]:
     """Return the body. Refuse it while it is received if it exceeds `--max-body-mb`, or has more fields than

@@ -13,7 +13,7 @@ from corral.api.background import Background
 from corral.api.caller import Caller
 from corral.api.durable import DurableWork
 from corral.api.internal import Ask, RunAsk
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.api.stream_session import StreamSession
 from corral.core.removed import FIELDS
 from corral.core.repeat import repeat
@@ -33,7 +33,7 @@ class DurableRunner:
     """Mutable: what continues."""
 
     def __init__(
-        self, services: Services, journal: Journal, run_ask: RunAsk, is_ready: Callable[[], bool]
+        self, services: ServerServices, journal: Journal, run_ask: RunAsk, is_ready: Callable[[], bool]
     ) -> None:
         """`is_ready`: whether the server can run requests, or can load their models."""
         self._services = services
@@ -139,7 +139,9 @@ class _Answer:
             await self._send(message)
 
 
-def start_durable(services: Services, run_ask: RunAsk, is_ready: Callable[[], bool]) -> DurableRunner | None:
+def start_durable(
+    services: ServerServices, run_ask: RunAsk, is_ready: Callable[[], bool]
+) -> DurableRunner | None:
     if services.journal is None:
         return None
     runner = DurableRunner(services, services.journal, run_ask, is_ready)

@@ -43,7 +43,7 @@ def render_error_in(
 def shape_of(scope: Scope) -> ErrorShape:
     """Return the error format of a request's API; llama-server's while there is no application yet."""
     app = scope.get("app")
-    shape: ErrorShape = app.state.table.errors(scope) if app is not None else LLAMA_ERRORS
+    shape: ErrorShape = app.table.errors(scope) if app is not None else LLAMA_ERRORS
     return shape
 
 

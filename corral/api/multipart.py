@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable
 from email.message import Message
 from typing import Any, NamedTuple
 
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.core.errors import InvalidRequest, TooLarge
 from corral.telemetry.record import RequestRecord
 
@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
 
 async def read_form(
-    content_type: str, pieces: AsyncIterable[bytes], record: RequestRecord, services: Services
+    content_type: str, pieces: AsyncIterable[bytes], record: RequestRecord, services: ServerServices
 ) -> list[Part]:
     """Return the parts of the body, which may have `--max-body-mb` in all."""
     body, max_bytes = bytearray(), services.settings.server.max_body_mib << 20

@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, TypeVar, get_type_hints
+from typing import Any, TypedDict, TypeVar, cast, get_type_hints
 
 import msgspec
 from starlette.requests import Request
@@ -24,7 +24,8 @@ from corral.api.group import ALIASES, Group
 from corral.api.incoming import Incoming, read_call
 from corral.api.policy import Policy
 from corral.api.schema.parse import RequestModel
-from corral.api.services import Services
+from corral.api.services import ServerServices, Services
+from corral.core.settings import ServerSettings
 
 Endpoint = Callable[..., Awaitable[Response]]
 EndpointT = TypeVar("EndpointT", bound=Endpoint)
@@ -62,14 +63,15 @@ class ApiRoute(Route):
         body: type[RequestModel] | None = None,
         default: Any = None,
         needs: Callable[[Services], object] | None = None,
+        only_if: Callable[[ServerSettings], bool] | None = None,
         fits: Callable[[Scope], bool] | None = None,
         responses: Mapping[int | str, Any] | None = None,
         openapi_extra: Mapping[str, Any] | None = None,
     ) -> None:
         """`operation`: None if the route is not described; `alias_of`: the first path of the route;
         `default`: stands for an empty body; `needs`: raises before the body is read if the server cannot
-        answer; `fits`: what else decides whether a request with this path is for it; `openapi_extra`: more of
-        its description, such as `requestBody`."""
+        answer; `only_if`: the servers that have it; `fits`: what else decides whether a request with this
+        path is for it; `openapi_extra`: more of its description, such as `requestBody`."""
         super().__init__(path, endpoint)
         self.method = method
         self.methods = {method}  # HEAD has a middleware
@@ -80,6 +82,7 @@ class ApiRoute(Route):
         self.body = body
         self.default = default
         self.needs = needs
+        self.only_if = only_if
         self.fits = fits
         self.responses = responses or {}
         self.openapi_extra = openapi_extra or {}
@@ -91,11 +94,7 @@ class ApiRoute(Route):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return super().matches(scope) if self.fits is None or self.fits(scope) else (Match.NONE, {})
 
-    def with_endpoint(self, endpoint: Endpoint) -> ApiRoute:
-        """Return a route that is the same but for its endpoint, and is not described."""
-        return ApiRoute(self.method, self.path, endpoint, operation=None, policy=self.policy, fits=self.fits)
-
-    async def serve(self, services: Services, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, services: ServerServices, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request over HTTP."""
         scope["route"] = self
         request, found = Request(scope, receive, send), scope["path_params"]
@@ -107,12 +106,13 @@ class ApiRoute(Route):
             response = await self.answer(incoming, services, **found)
         await response(scope, receive, send)
 
-    async def answer(self, incoming: Incoming, services: Services, **found: str) -> Response:
+    async def answer(self, incoming: Incoming, services: ServerServices, **found: str) -> Response:
         """Answer a request with a body; `found`: the parameters of its path."""
         assert self.body is not None
+        used = cast(Services, services)  # the policy says whether the route is for a model
         if self.needs is not None:
-            self.needs(services)
-        call = await read_call(incoming, services, self.policy, self.body, self.default)
+            self.needs(used)
+        call = await read_call(incoming, used, self.policy, self.body, self.default)
         response: Response = await self.endpoint(call, **found)
         return response
 
@@ -158,6 +158,7 @@ class Said(TypedDict, total=False):
     body: type[RequestModel]
     default: Any
     needs: Callable[[Services], object]
+    only_if: Callable[[ServerSettings], bool]
     fits: Callable[[Scope], bool]
     responses: Mapping[int | str, Any]
     openapi_extra: Mapping[str, Any]
@@ -194,15 +195,6 @@ class Router:
 
     def delete(self, *paths: str, **said: Unpack[Said]) -> Callable[[EndpointT], EndpointT]:
         return self.route("DELETE", *paths, **said)
-
-    def instead_of(self, other: Router, endpoint: Endpoint) -> Callable[[EndpointT], EndpointT]:
-        """Add the decorated endpoint at the paths of another one, which it replaces on some servers."""
-
-        def add(replacement: EndpointT) -> EndpointT:
-            self.routes += [route.with_endpoint(replacement) for route in other.routes_of(endpoint)]
-            return replacement
-
-        return add
 
     def routes_of(self, endpoint: Endpoint) -> list[ApiRoute]:
         return [route for route in self.routes if route.endpoint is endpoint]

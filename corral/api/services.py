@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from corral.api.adapter import AdapterStore
@@ -16,34 +17,46 @@ if TYPE_CHECKING:
     from corral.api.live_answers import LiveAnswers
     from corral.api.mcp.sessions import McpSessions
     from corral.api.model import ModelFacts
+    from corral.api.model_directory import ModelDirectory
     from corral.api.pools import Pools
     from corral.api.prepare import Defaults, PrepareContext
     from corral.api.sharing import Sharing
-    from corral.api.storage import Storage
+    from corral.api.shutdown import Shutdown
+    from corral.api.storage import StateStorage, Storage
     from corral.api.stream_session import StreamSessions
     from corral.core.settings import Settings
     from corral.media.source import MediaSource
     from corral.storage.journal import Journal
     from corral.telemetry.dispatcher import Telemetry
+    from corral.telemetry.hardware import HardwareMeter
+    from corral.telemetry.ledger import Ledger
+    from corral.telemetry.live import Monitor
+    from corral.telemetry.loop_meter import LoopMeter
+    from corral.telemetry.prometheus import Metrics, ServerMetrics
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
-    """Of one model. Where there are many, they share what has the chats, streams and responses of all."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerServices:
+    """Of a server: what all of its models share. A request that is for no model gets these.
+
+    `has_keys`: whether requests need a key. `batched_paths`: those that lines of a batch may be for.
+    `openapi`: the description of all routes.
+    """
 
     settings: Settings
-    engine: Engine
-    telemetry: Telemetry
     started_at: int
-    model: ModelFacts
-    adapters: AdapterStore
-    defaults: Defaults
-    prepare: PrepareContext
+    models: ModelDirectory
+    shutdown: Shutdown
+    has_keys: Callable[[], bool]
+    batched_paths: Callable[[], list[str]]
+    openapi: Callable[[], dict[str, Any]]
+    ui_settings: Mapping[str, Any]
     pools: Pools
-    runner: Runner
+    ledger: Ledger
+    loop: LoopMeter
+    hardware: HardwareMeter
+    server_metrics: ServerMetrics | None
     limits: KeyLimits
-    admission: Admission
-    live: LiveAnswers
     streams: StreamSessions
     storage: Storage
     responses: Archive
@@ -51,11 +64,28 @@ class Services:
     batches: BatchRunner | None
     sharing: Sharing | None
     mcp: McpSessions | None
-    media_source: MediaSource
     file_digest: FileDigest
-    is_one_of_many: bool
 
-    def wake_engine(self) -> None:
-        """Begin to load an engine that sleeps; one of many models is loaded only by requests that need it."""
-        if not self.is_one_of_many:
-            self.engine.wake()
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services(ServerServices):
+    """Of one model, with those of its server. `settings` and `pools` are the model's own.
+
+    `wake_engine`: begin to load an engine that sleeps, for a request that will soon need it; one of many
+    models is loaded only by requests that need it now.
+    """
+
+    engine: Engine
+    wake_engine: Callable[[], None]
+    telemetry: Telemetry
+    model: ModelFacts
+    adapters: AdapterStore
+    defaults: Defaults
+    prepare: PrepareContext
+    runner: Runner
+    admission: Admission
+    live: LiveAnswers
+    states: StateStorage
+    media_source: MediaSource
+    monitor: Monitor
+    metrics: Metrics | None

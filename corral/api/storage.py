@@ -1,4 +1,4 @@
-"""Storage of the server for its clients: slot states, sessions, chats, responses, batches."""
+"""Storage for clients: chats, responses and batches of a server, slot states and sessions of a model."""
 
 from __future__ import annotations
 
@@ -25,28 +25,25 @@ _MAX_BLOBS = 2  # states in memory at once for each slot and direction, besides 
 
 
 class Storage:
-    """`saves`, `chats` and `batches` are None without a directory for them."""
+    """Of all models. `chats` and `batches` are None without a directory for them."""
 
-    def __init__(
-        self, server: ServerSettings, shared: Storage | None = None, registry: FrontRegistry | None = None
-    ) -> None:
-        """`shared`: has the chats and documents of several models. `registry`: of the servers that use the
-        same directories."""
+    def __init__(self, server: ServerSettings, registry: FrontRegistry | None = None) -> None:
+        """`registry`: of the servers that use the same directories."""
+        self.chats = ChatStore(Path(server.chats_path)) if server.chats_path else None
+        path = Path(server.responses_path) if server.responses_path else None
+        self.documents = DocumentStore(path, is_shared=path is not None and registry is not None)
+        self.batches = _open_batches(server.batches_path, registry)
+
+
+class StateStorage:
+    """Of one model. `saves` is None without a directory for them."""
+
+    def __init__(self, server: ServerSettings) -> None:
         self.saves = SaveDirectory(Path(server.slot_save_path)) if server.slot_save_path else None
         self._saves_of: dict[str, SaveDirectory] = {}
         self._secret = os.urandom(SECRET_BYTES) if self.saves is None else read_secret(self.saves)
         spill = spill_directory(self.saves) if self.saves and server.slots else None
         self.sessions = SessionStore(server.sessions_ram_mib << 20, spill, bool(server.shared_storage))
-        self.chats: ChatStore | None
-        self.documents: DocumentStore
-        self.batches: BatchStore | None = None
-        if shared is not None:
-            self.chats, self.documents = shared.chats, shared.documents
-        else:
-            self.chats = ChatStore(Path(server.chats_path)) if server.chats_path else None
-            path = Path(server.responses_path) if server.responses_path else None
-            self.documents = DocumentStore(path, is_shared=path is not None and registry is not None)
-            self.batches = _open_batches(server.batches_path, registry)
         self._blob_limits: dict[tuple[int, str], asyncio.Semaphore] = {}
 
     def saves_of(self, client: Client) -> SaveDirectory | None:

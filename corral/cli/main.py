@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,8 @@ from corral.server.log import log_in_background, log_to_file, log_to_stderr, rep
 
 if TYPE_CHECKING:
     from corral.server.blocking_job import ReportProgress
-    from corral.server.run import Locate
+    from corral.server.only_life import Locate
+    from corral.server.run import OpenLife
 
 _log = logging.getLogger("corral")
 _USAGE_STATUS = 2
@@ -79,13 +80,22 @@ def run_command(name: str, args: Sequence[str]) -> int:
 
 
 def run(settings: Settings, console: Console, locate: Locate | None = None) -> None:
-    from corral.server.run import serve  # slow import, needed only here
+    from corral.server.only_life import OnlyLife  # slow imports, needed only here
+
+    open_life = partial(OnlyLife, settings, console, locate=locate)
+    _run(settings, console, console.listening, open_life)
+
+
+def _run(
+    settings: Settings, console: Console, on_listening: Callable[[str], None], open_life: OpenLife
+) -> None:
+    from corral.server.run import serve
 
     # Otherwise numpy starts threads in both processes for linear algebra that is not used.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     log_in_background()
     try:
-        _run_loop(serve(settings, console, locate))
+        _run_loop(serve(settings, on_listening, open_life))
     finally:
         console.close()
 
@@ -93,7 +103,7 @@ def run(settings: Settings, console: Console, locate: Locate | None = None) -> N
 def run_many(configuration: Configuration, args: Sequence[str]) -> None:
     from corral.cli.catalog import read_catalog
     from corral.cli.model_store import CacheStore
-    from corral.server.router.run import serve_many  # slow import, needed only here
+    from corral.server.router.life import CatalogLife  # slow import, needed only here
 
     settings = configuration.settings
     if settings.server.n_engines > 1:
@@ -102,15 +112,17 @@ def run_many(configuration: Configuration, args: Sequence[str]) -> None:
         raise UsageError("--ray serves one model")
     catalog = read_catalog(configuration)
     store = CacheStore(configuration) if settings.server.models_cache else None
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    log_in_background()
     console = Console(settings)
-    try:
-        _run_loop(
-            serve_many(catalog, settings, console, _locate, store, lambda: read_catalog(configure(args)))
-        )
-    finally:
-        console.close()
+    open_life = partial(
+        CatalogLife,
+        catalog,
+        settings,
+        console,
+        locate=_locate,
+        store=store,
+        read=lambda: read_catalog(configure(args)),
+    )
+    _run(settings, console, lambda _: None, open_life)
 
 
 def _locate(settings: Settings, report: ReportProgress) -> Settings:

@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -131,14 +131,14 @@ class AccessControl:
         keys: Keys,
         limits: KeyLimits,
         table: RouteTable,
-        is_public: Callable[[Scope], bool],
+        has_page: bool,
     ) -> None:
-        """`is_public`: whether a path without a route is readable without a key."""
+        """`has_page`: paths without a route are files, at most: browsers load pages without a key."""
         self._app = app
         self._keys = keys
         self._limits = limits
         self._table = table
-        self._is_public = is_public
+        self._has_page = has_page
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
@@ -182,9 +182,10 @@ class AccessControl:
     def _lets_in(self, scope: Scope) -> bool:
         if scope["method"] == "OPTIONS":
             return True  # compat: browsers send preflights without a key; no route answers more to OPTIONS
-        return scope["method"] in _READING and (
-            self._needed(scope) is Permission.PUBLIC or self._is_public(scope)
-        )
+        if scope["method"] not in _READING:
+            return False
+        is_file = self._has_page and not self._table.methods(scope)
+        return is_file or self._needed(scope) is Permission.PUBLIC
 
 
 def _with_role(key: _Key, role: KeyRole) -> _Key:

@@ -1,20 +1,26 @@
-"""Compose the application: routes, error handlers and access control."""
+"""Compose the application: routes, what a request passes before them, what is done beside requests."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+import sys
+from collections.abc import Awaitable, Mapping, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
-from starlette.applications import Starlette
-from starlette.types import ASGIApp, Scope
+import anyio.to_thread
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.dialects.messages import batch_routes as message_batches
 from corral.api.dialects.messages import routes as messages
 from corral.api.dialects.ollama import routes as ollama
 from corral.api.dialects.responses import conversation_routes as conversations
 from corral.api.dialects.responses import routes as responses
-from corral.api.openapi import describe
+from corral.api.durable_runner import DurableRunner, start_durable
+from corral.api.policy import Follow
 from corral.api.route_table import RouteTable
 from corral.api.router import ApiRoute
 from corral.api.routes import (
@@ -43,21 +49,28 @@ from corral.api.routes import (
     tools,
     usage,
 )
-from corral.api.services import Services
+from corral.api.services import ServerServices
+from corral.core.settings import ServerSettings, Settings
 from corral.server import docs_routes as docs
 from corral.server.access import AccessControl, Keys
-from corral.server.boundary import App
+from corral.server.boundary import Boundary
 from corral.server.errors import error_handlers
 from corral.server.head import HeadRequests
-from corral.server.internal import Lend, StoredWork, lender
-from corral.server.page import open_page, ui_settings
+from corral.server.internal import StoredWork
+from corral.server.models import Models
+from corral.server.page import open_page
 from corral.server.release import MemoryRelease
 from corral.server.resumable import ResumableStreams
 from corral.server.routing import Routing
-from corral.telemetry.hardware import HardwareMeter
-from corral.telemetry.live import Monitor
-from corral.telemetry.sources import ServerSource
+from corral.server.services import open_services
+from corral.telemetry.ledger import Ledger
+from corral.telemetry.loop_meter import LoopMeter
+from corral.telemetry.request_observer import RequestObserver
 
+if TYPE_CHECKING:
+    from corral.telemetry.tracing import Tracer
+
+_SWITCH_S = 0.001  # between two threads that compute: the event loop should not wait for all of them
 _ROUTES = (
     # First: some of their paths also exist in other routers.
     *(messages, message_batches, ollama, responses, conversations),
@@ -71,86 +84,146 @@ def declared_routes() -> list[ApiRoute]:
     return [route for module in _ROUTES for route in module.router.routes]
 
 
-def create_app(
-    services: Services,
-    keys: Keys | None = None,
-    first: Sequence[ApiRoute] = (),
-    dispatch: Callable[[ASGIApp], ASGIApp] | None = None,
-    lend: Lend | None = None,
-    environ: Mapping[str, str] = os.environ,
-) -> Starlette:
-    """Create the application. Raises CorralError if a file or directory in the settings is unusable.
+class Application:
+    """ASGI: the one application of a server, whatever models it has. `services`: what all of them share."""
 
-    `keys`: those that another application has checked. `first`: routes that replace others. `dispatch`:
-    middleware after access control. `lend`: has the services of models for what the server asks itself;
-    without it there is one model.
-    """
-    routes = [*first, *declared_routes()]
-    lend = lend or lender(services)
-    if environ.get("AIP_MODE") and keys is None:
+    def __init__(
+        self, app: ASGIApp, table: RouteTable, services: ServerServices, models: Models, keys: Keys
+    ) -> None:
+        self._app = app
+        self.table = table
+        self.services = services
+        self.models = models
+        self.keys = keys
+        self._tracer = _open_tracer(services.settings.server)
+        own = (services.server_metrics, self._tracer, MemoryRelease())
+        self.observers: list[RequestObserver] = [models, *(each for each in own if each is not None)]
+        self.stored_work = StoredWork(table, keys, models.lend, self.observers)
+        self._durable: DurableRunner | None = None
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        scope["app"] = self
+        return self._app(scope, receive, send)
+
+    def start(self, connections: Sized, address: str) -> None:
+        """Begin what is done beside requests; call on the event loop. Raises CorralError if servers with the
+        same storage cannot know how to reach this one."""
+        services, models = self.services, self.models
+        _prepare_loop(services.settings.server)
+        services.hardware.start()
+        services.loop.start(lambda: len(connections) > 0)
+        if services.server_metrics is not None:
+            services.server_metrics.watch_connections(lambda: len(connections))
+        if services.batches is not None:
+            services.batches.start(self.stored_work.run)
+        self._durable = start_durable(services, self.stored_work.run, lambda: models.is_ready)
+        if services.sharing is not None:
+            services.sharing.start(
+                address, services.batches, self._durable, services.ledger, lambda: models.is_ready
+            )
+
+    def drain(self) -> None:
+        """Take on nothing new, and end what would never end by itself."""
+        self.services.shutdown.begin()
+        self.models.drain()
+
+    async def close(self) -> None:
+        services = self.services
+        if services.sharing is not None:
+            await services.sharing.stop()
+        if services.journal is not None:
+            services.journal.stop()  # what is unfinished continues after a restart
+        if self._durable is not None:
+            await self._durable.close()
+        if services.batches is not None:
+            await services.batches.close()
+        await self.models.close()
+        await services.streams.close()
+        if services.mcp is not None:
+            await services.mcp.close()
+        with contextlib.suppress(asyncio.CancelledError):
+            await services.responses.close()
+        if services.journal is not None:
+            await services.journal.close()
+        await services.ledger.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
+        if services.sharing is not None:
+            await services.sharing.close()
+
+
+def create_app(
+    settings: Settings,
+    models: Models,
+    ledger: Ledger,
+    loop: LoopMeter,
+    routes: Sequence[ApiRoute] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Application:
+    """Create the application; blocks. Raises CorralError if a file or directory in the settings is
+    unusable. `routes`: others than those that are declared."""
+    server = settings.server
+    given = declared_routes() if routes is None else routes
+    served = [route for route in given if route.only_if is None or route.only_if(server)]
+    if environ.get("AIP_MODE"):
         from corral.server.vertex_routes import vertex_routes  # few servers run there
 
-        routes += vertex_routes(environ, routes, lend)
-    app = App(routes, error_handlers())
-    app.router.redirect_slashes = False
-    app.state.services, app.state.models = services, None
-    table = app.state.table = RouteTable(routes)
-    app.state.metrics = app.state.tracer = None
-    server = services.settings.server
-    app.state.ui_settings = ui_settings(server)
-    page = open_page(server)
-    if page is not None:
-        app.router.default = page
-    app.router.middleware_stack = Routing(app.router.middleware_stack, table, services)  # type: ignore[assignment]
-    app.add_middleware(HeadRequests, table=table)
-    if dispatch is not None:
-        app.add_middleware(dispatch)
-    app.add_middleware(ResumableStreams, sessions=services.streams, table=table)
-    if services.sharing is not None and keys is None:
+        served += vertex_routes(environ, served, models.lend)
+    table, keys = RouteTable(served), Keys(server)
+    services = open_services(settings, models, keys, table, ledger, loop)
+    models.open(services)
+    return Application(_layers(services, models, table, keys), table, services, models, keys)
+
+
+def _layers(services: ServerServices, models: Models, table: RouteTable, keys: Keys) -> ASGIApp:
+    """Return the routes behind what a request passes before them, each layer with its reason."""
+    server, handlers = services.settings.server, error_handlers()
+    router = Router(table.routes, redirect_slashes=False, default=open_page(server))  # files, 404, 405
+    routed = Boundary(Routing(router, table, models), handlers)  # exceptions become answers
+    asked = HeadRequests(routed, table)  # HEAD is answered as GET, without a body
+    streamed = ResumableStreams(asked, services.streams, table)  # a stream outlives its client
+    app: ASGIApp = _Needed(table, routed, asked, Boundary(streamed, handlers))
+    if services.sharing is not None:
         from corral.server.relay import Relay  # few servers need it
 
-        app.add_middleware(Relay, services=services, sharing=services.sharing, table=table)
-    _add_access_control(app, services, table, keys)
-    _add_monitoring(app, services)
-    app.state.stored_work = StoredWork(table, app.state.keys, lend, app.state.observers)
-    return app
+        app = Relay(app, services, services.sharing, table)  # it may be in another server's memory
+    if keys:
+        app = AccessControl(app, keys, services.limits, table, server.ui)  # who may ask, and how much
+    return Boundary(app, handlers) if keys or services.sharing is not None else app
 
 
-def _add_monitoring(app: Starlette, services: Services) -> None:
-    """Add the monitor, metrics and traces. The modules are imported only if enabled, since the imports
-    are slow."""
-    server, name = services.settings.server, services.model.name
-    source = ServerSource(
-        services.settings,
-        services.telemetry,
-        services.engine,
-        services.storage.sessions,
-        services.adapters,
-        lambda tokens: services.model.vocab.detokenize(tokens),
-    )
-    app.state.monitor, app.state.hardware = Monitor(source, name), HardwareMeter()
-    if server.metrics:
-        from corral.telemetry.prometheus import Metrics
+class _Needed:
+    """ASGI: has a request pass only the layers that its route and method need."""
 
-        app.state.metrics = Metrics(source, name)
-    if server.otlp_endpoint:
-        from corral.telemetry.tracing import Tracer
+    def __init__(self, table: RouteTable, routed: ASGIApp, asked: ASGIApp, streamed: ASGIApp) -> None:
+        self._table = table
+        self._routed, self._asked, self._streamed = routed, asked, streamed
 
-        app.state.tracer = Tracer(server.otlp_endpoint, name)
-    observers = (app.state.monitor, app.state.metrics, app.state.tracer, MemoryRelease())
-    app.state.observers = [each for each in observers if each is not None]
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        method = scope.get("method")
+        if method == "HEAD":
+            return self._asked(scope, receive, send)
+        policy = self._table.policy(scope) if method == "POST" else None
+        is_streamed = policy is not None and policy.follow is not Follow.NEVER
+        return (self._streamed if is_streamed else self._routed)(scope, receive, send)
 
 
-def _add_access_control(app: Starlette, services: Services, table: RouteTable, checked: Keys | None) -> None:
-    server = services.settings.server
-    keys = app.state.keys = checked if checked is not None else Keys(server)
-    app.state.openapi = cache(lambda: describe(table, bool(keys)))
-    if not keys or checked is not None:
-        return
+def _open_tracer(server: ServerSettings) -> Tracer | None:
+    if not server.otlp_endpoint:
+        return None
+    from corral.telemetry.tracing import Tracer  # slow import
 
-    def is_public(scope: Scope) -> bool:
-        """Whether no route matches, so that at most a static file is served: browsers load pages
-        without a key."""
-        return server.ui and not table.methods(scope)
+    return Tracer(server.otlp_endpoint)
 
-    app.add_middleware(AccessControl, keys=keys, limits=services.limits, table=table, is_public=is_public)
+
+def _prepare_loop(server: ServerSettings) -> None:
+    """Set up the threads of the process."""
+    use_threads(server.n_threads_http)
+    sys.setswitchinterval(_SWITCH_S)
+
+
+def use_threads(n: int) -> None:
+    """Limit the threads for blocking work; -1: the libraries' defaults."""
+    if n > 0:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(n, "http"))
+        anyio.to_thread.current_default_thread_limiter().total_tokens = n

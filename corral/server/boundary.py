@@ -5,40 +5,20 @@ Starlette's own middlewares do the same, with two coroutines for every message o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
-from starlette.applications import Starlette
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 Handler = Callable[[Scope, Exception], Response]
 
 
-class App(Starlette):
-    """Starlette's application with these boundaries; handlers are found by the class of an exception."""
-
-    def __init__(self, routes: Sequence[BaseRoute], handlers: Mapping[type[Exception], Handler]) -> None:
-        super().__init__(routes=routes)
-        self._handlers = handlers
-
-    def build_middleware_stack(self) -> ASGIApp:
-        known = dict(self._handlers)
-        on_bug = known.pop(Exception)
-        app: ASGIApp = KnownErrors(self.router.middleware_stack, known)
-        for factory, args, kwargs in reversed(self.user_middleware):
-            app = factory(app, *args, **kwargs)
-        return Bugs(app, on_bug)
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:  # type: ignore[override]
-        scope["app"] = self
-        if self.middleware_stack is None:
-            self.middleware_stack = self.build_middleware_stack()
-        return self.middleware_stack(scope, receive, send)
+class BrokenAnswerError(Exception):
+    """A response had begun when an error ended it; the error is in the log."""
 
 
-class KnownErrors:
-    """ASGI middleware next to the routes."""
+class Boundary:
+    """ASGI middleware. Handlers are found by the class of an exception; that of `Exception` logs it."""
 
     def __init__(self, app: ASGIApp, handlers: Mapping[type[Exception], Handler]) -> None:
         self._app = app
@@ -48,33 +28,17 @@ class KnownErrors:
         watch = _Watch(send)
         try:
             await self._app(scope, receive, watch.send)
-        except Exception as error:
-            handler = next((self._handlers[c] for c in type(error).__mro__ if c in self._handlers), None)
-            if handler is None:
-                raise
-            if watch.has_started:
-                raise RuntimeError("an error after the response had begun") from error
-            response = handler(scope, error)
-            await response(scope, receive, send)
-            error.__traceback__ = None  # some exceptions are raised again
-
-
-class Bugs:
-    """ASGI middleware around all others: the handler logs the exception, which is raised again."""
-
-    def __init__(self, app: ASGIApp, handler: Handler) -> None:
-        self._app = app
-        self._handler = handler
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        watch = _Watch(send)
-        try:
-            await self._app(scope, receive, watch.send)
-        except Exception as error:
-            response = self._handler(scope, error)
-            if not watch.has_started:
-                await response(scope, receive, send)
+        except BrokenAnswerError:
             raise
+        except Exception as error:
+            if watch.has_started:
+                late = RuntimeError("an error after the response had begun")
+                late.__cause__ = error
+                self._handlers[Exception](scope, late)
+                raise BrokenAnswerError from error
+            handler = next(self._handlers[each] for each in type(error).__mro__ if each in self._handlers)
+            await handler(scope, error)(scope, receive, send)
+            error.__traceback__ = None  # some exceptions are raised again
 
 
 class _Watch:

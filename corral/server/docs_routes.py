@@ -11,7 +11,7 @@ from corral.api.body import JsonResponse
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.policy import for_server
 from corral.api.router import Router
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.core.key_role import Permission
 from corral.server.packaged import packaged_response
 from corral.server.page import FOLDER, register_types
@@ -32,9 +32,9 @@ router = Router()  # requires a key if there are keys, and also exists without t
     operation=None,
     policy=for_server(Permission.ANY, LLAMA_ERRORS),
 )
-async def description(request: Request, _services: Services) -> Response:
+async def description(_request: Request, services: ServerServices) -> Response:
     """The description of all routes."""
-    return JsonResponse(await run_in_threadpool(request.app.state.openapi))
+    return JsonResponse(await run_in_threadpool(services.openapi))
 
 
 @router.get(
@@ -43,7 +43,7 @@ async def description(request: Request, _services: Services) -> Response:
     operation=None,
     policy=for_server(Permission.ANY, LLAMA_ERRORS),
 )
-async def docs(request: Request, _services: Services, name: str = "") -> Response:
+async def docs(request: Request, _services: ServerServices, name: str = "") -> Response:
     """The page and its files."""
     if name not in _FILES:
         raise HTTPException(404)

@@ -72,7 +72,7 @@ def _on_http_error(scope: Scope, error: Exception) -> Response:
     response = _answer(scope, problem)
     response.headers.update(error.headers or {})
     if error.status_code == 405:
-        methods = scope["app"].state.table.methods(scope)  # starlette reports those of the first route
+        methods = scope["app"].table.methods(scope)  # starlette reports those of the first route
         response.headers["allow"] = ", ".join(sorted(methods)) or response.headers.get("allow", "")
     return response
 

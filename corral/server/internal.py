@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from starlette.types import Send
@@ -13,7 +13,7 @@ from corral.api.internal import Ask
 from corral.api.policy import ModelUse
 from corral.api.route_table import RouteTable
 from corral.api.router import ApiRoute
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.api.streamed_response import send_all
 from corral.core.errors import CorralError, NotFound
 from corral.server.access import Keys
@@ -21,7 +21,7 @@ from corral.server.errors import error_response
 from corral.server.record_middleware import observe
 from corral.telemetry.request_observer import Asked, RequestObserver
 
-Lend = Callable[[Ask, ModelUse | None], AbstractAsyncContextManager[Services]]
+Lend = Callable[[Ask, ModelUse | None], AbstractAsyncContextManager[ServerServices]]
 
 
 async def answer_internally(route: ApiRoute, ask: Ask, lend: Lend, send: Send) -> None:
@@ -46,10 +46,7 @@ class StoredWork:
         self._table = table
         self._keys = keys if keys else None
         self._lend = lend
-        self._observers = list(observers)
-
-    def add_observers(self, *observers: RequestObserver) -> None:
-        self._observers += observers
+        self._observers = observers
 
     async def run(self, ask: Ask, send: Send) -> None:
         asked = Asked("POST", ask.path, ask.path)
@@ -70,13 +67,3 @@ class StoredWork:
             await send_all(error_response(error, ask.path, shape, record.id), send)
             return
         await answer_internally(route, ask, self._lend, send)
-
-
-def lender(services: Services) -> Lend:
-    """Lend the services of the only model."""
-
-    @contextlib.asynccontextmanager
-    async def lend(_ask: Ask, _use: ModelUse | None) -> AsyncIterator[Services]:
-        yield services
-
-    return lend

@@ -15,13 +15,14 @@ from corral.api.error import ErrorAnswer, still_loading
 from corral.core.result import Loading
 
 _HEALTH = ("/health", "/v1/health")
+_READING = ("GET", "HEAD")
 
 
 class LoadingApp:
     """ASGI application that delegates to another one after `open`."""
 
-    def __init__(self, loading: Callable[[], Loading] = Loading) -> None:
-        """`loading`: returns the progress of the start."""
+    def __init__(self, loading: Callable[[], Loading | None] = Loading) -> None:
+        """`loading`: returns the progress of the start; None: requests for the health wait, too."""
         self._loading = loading
         self._application: asyncio.Future[ASGIApp] = asyncio.get_running_loop().create_future()
         self._answer: ASGIApp = self._answer_early
@@ -40,11 +41,12 @@ class LoadingApp:
         self.open(self._answer_loading)
 
     async def _answer_early(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and scope["path"] in _HEALTH:
+        is_health = scope["type"] == "http" and scope["path"] in _HEALTH and scope["method"] in _READING
+        if is_health and self._loading() is not None:
             await self._answer_loading(scope, receive, send)
         else:
             application = await asyncio.shield(self._application)
             await application(scope, receive, send)
 
     async def _answer_loading(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await ErrorAnswer(still_loading(self._loading()))(scope, receive, send)
+        await ErrorAnswer(still_loading(self._loading() or Loading()))(scope, receive, send)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from urllib.parse import urlencode
 
 import httpx
@@ -21,7 +21,7 @@ from corral.api.policy import Live
 from corral.api.route_table import RouteTable
 from corral.api.router import ApiRoute
 from corral.api.routes import stream
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.api.sharing import Sharing
 from corral.core.errors import CorralError, Unavailable
 from corral.server.request_name import ReadBody, find_name, query_of, read_body
@@ -34,7 +34,7 @@ _TRIES = 2
 class Relay:
     """ASGI middleware, after access control."""
 
-    def __init__(self, app: ASGIApp, services: Services, sharing: Sharing, table: RouteTable) -> None:
+    def __init__(self, app: ASGIApp, services: ServerServices, sharing: Sharing, table: RouteTable) -> None:
         self._app = app
         self._table = table
         self._services = services
@@ -110,7 +110,9 @@ class Relay:
         if live.kind == "stream":
             return services.streams.find(client.id, live.id) is not None
         if live.kind == "answer":
-            return any(each.live.find(client, live.id) is not None for each in self._all_services(scope))
+            return any(
+                each.live.find(client, live.id) is not None for each in services.models.open_services()
+            )
         if live.kind == "response":
             return services.responses.is_shared and services.responses.has(client, live.id)
         return services.batches is not None and services.batches.find(client.id, live.id) is not None
@@ -126,13 +128,6 @@ class Relay:
         if live.kind == "batch":
             return services.batches is not None and await services.batches.is_unfinished(client.id, live.id)
         return True
-
-    def _all_services(self, scope: Scope) -> Iterable[Services]:
-        """Those that have answers: those of all models."""
-        registry = getattr(scope["app"].state, "registry", None)
-        if registry is None:
-            return [self._services]
-        return [model.front.services for model in registry.models.values() if model.front is not None]
 
     def _settled(self, scope: Scope, send: Send) -> Send:
         """Send nothing before all that it says is on disk, where other servers find it."""

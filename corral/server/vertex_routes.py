@@ -24,7 +24,7 @@ from corral.api.router import ApiRoute
 from corral.api.routes import status
 from corral.api.routes.read_model import read_model
 from corral.api.schema.parse import RequestModel
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.key_role import Permission
 from corral.server.internal import Lend, answer_internally
@@ -60,12 +60,13 @@ def vertex_routes(
         return []
     formats = request_formats(routes)
 
-    async def predict(request: Request, services: Services) -> Response:
+    async def predict(request: Request, services: ServerServices) -> Response:
         instances = (await read_model(request, services, PredictRequest)).instances
         caller, query = caller_in(request.scope), request.query_params
         running = (_predict(caller, query, lend, formats, each) for each in instances)
         predictions = list(await asyncio.gather(*running))
-        caller.record.model = ""  # instances may be for several
+        if services.models.are_named:
+            caller.record.model = ""  # instances may be for several
         return JsonResponse({"predictions": predictions})
 
     path = _path(environ.get("AIP_PREDICT_ROUTE", "") or "predict")

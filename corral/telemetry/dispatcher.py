@@ -26,15 +26,15 @@ class RecordObserver(Protocol):
 
 
 class Telemetry:
-    """All telemetry of the server, on the event loop. An `EngineObserver` of the link."""
+    """All telemetry of a model, on the event loop. An `EngineObserver` of the link."""
 
-    def __init__(self, ledger: Ledger | None = None) -> None:
-        """`ledger`: of a server for many models."""
+    def __init__(self, ledger: Ledger | None = None, loop: LoopMeter | None = None) -> None:
+        """`ledger` and `loop`: of the server."""
         self.slots = SlotTable()
         self.counters = TokenCounters()
         self.queue = QueueView()
         self.load = LoadMeter()
-        self.loop = LoopMeter()
+        self.loop = loop or LoopMeter()
         self.ledger = ledger or Ledger()
         self.observers: list[RecordObserver] = [self.ledger]
         self.followers: dict[int, TaskFollower] = {}  # of tasks that have not ended, by task id

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import (
@@ -25,6 +25,7 @@ from corral import __version__
 from corral.core.libllama import BUILD_INFO
 from corral.link.lifecycle import EngineState
 from corral.telemetry.ledger import DAY_S
+from corral.telemetry.loop_meter import LoopMeter
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.request_observer import Asked
 from corral.telemetry.sources import FleetSource, ServerSource, kv_use
@@ -37,51 +38,34 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FamilyT = TypeVar("FamilyT", CounterMetricFamily, GaugeMetricFamily)
 
 _PREFIX = "llamacpp:"
+_REQUESTS = "corral_http_requests"
 _OTHER = "other"  # one label value for arbitrary values of clients
 _PAUSE_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class Metrics:
-    def __init__(self, server: ServerSource, model_name: str) -> None:
-        # These would double the lines of every counter and histogram.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
+    """Of a model. The pauses of the event loop are among them, which a server with many shows once."""
+
+    def __init__(self, source: ServerSource, model_name: str) -> None:
+        self.name = model_name
         self.registry = CollectorRegistry()
         self._tasks = TaskMetrics(self.registry, model_name)
-        settings = server.settings.server
-        if not (settings.api_keys or settings.api_key_file):
+        server = source.settings.server
+        if not (server.api_keys or server.api_key_file):
             self._tasks.client("")
-        server.telemetry.observers.append(self._tasks)
-        self._state = _StateCollector(server, self._tasks, model_name)
+        source.telemetry.observers.append(self._tasks)
+        self._state = _StateCollector(source, self._tasks, model_name)
         self.registry.register(self._state)
-        ProcessCollector(registry=self.registry)
-        labels = ("route", "method", "status")
-        self._requests = Counter(
-            "corral_http_requests", "HTTP requests completed.", labels, registry=self.registry
-        )
-        lag = Histogram(
-            "corral_loop_lag_seconds",
-            "How late timers of the event loop come.",
-            buckets=_PAUSE_S,
-            registry=self.registry,
-        )
-        server.telemetry.loop.observe = lag.observe
+        self.requests = CollectorRegistry()  # shown only beside those of the server
+        self._requests = _count_requests(self.requests)
 
-    async def render(self) -> bytes:
+    def read(self) -> None:
+        """Take the counters and gauges, on the event loop, for the next look at the registry."""
         self._state.read()
-        # Many clients make many lines, so do not block the event loop.
-        text = await asyncio.to_thread(generate_latest, self.registry)
-        # compat: /metrics: a counter whose name does not end in `_total`, which the library would add.
-        return text.replace(b"# TYPE llamacpp:n_tokens_max gauge", b"# TYPE llamacpp:n_tokens_max counter")
-
-    async def collect(self) -> list[Metric]:
-        """Return the families of metrics instead of their text."""
-        self._state.read()
-        return await asyncio.to_thread(lambda: list(self.registry.collect()))
 
     def on_request_end(self, asked: Asked, record: RequestRecord) -> None:
-        method = asked.method if asked.method in _METHODS else _OTHER
-        self._requests.labels(asked.route or _OTHER, method, str(record.status)).inc()
+        _note_request(self._requests, asked, record)
         if record.tasks:
             self._tasks.on_request_end(record)
 
@@ -89,16 +73,101 @@ class Metrics:
         """Show how often the tokenizer process was lost."""
         self._state.n_tokenizer_restarts = n_restarts
 
+
+class ServerMetrics:
+    """Of the process, whatever models it serves: requests, connections, the event loop."""
+
+    def __init__(self, loop: LoopMeter) -> None:
+        # These would double the lines of every counter and histogram.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self.loop = loop
+        ProcessCollector(registry=self.registry)
+        self._requests = _count_requests(self.registry)
+        lag = Histogram(
+            "corral_loop_lag_seconds",
+            "How late timers of the event loop come.",
+            buckets=_PAUSE_S,
+            registry=self.registry,
+        )
+        loop.observe = lag.observe
+
+    def on_request_end(self, asked: Asked, record: RequestRecord) -> None:
+        _note_request(self._requests, asked, record)
+
     def watch_connections(self, count: Callable[[], int]) -> None:
         """Show the number of open connections too."""
         Gauge("corral_connections", "Open connections.", registry=self.registry).set_function(count)
 
 
+async def render_metrics(server: ServerMetrics, model: Metrics) -> bytes:
+    """Render the metrics of a server, and of its only model or the one that is asked for."""
+    model.read()
+    # Many clients make many lines, so do not block the event loop.
+    text = await asyncio.to_thread(lambda: generate_latest(model.registry) + generate_latest(server.registry))
+    # compat: /metrics: a counter whose name does not end in `_total`, which the library would add.
+    return text.replace(b"# TYPE llamacpp:n_tokens_max gauge", b"# TYPE llamacpp:n_tokens_max counter")
+
+
+async def render_labelled(server: ServerMetrics, models: Sequence[Metrics]) -> bytes:
+    """Render the metrics of a server and of many models, with a label that names the model."""
+    pause = _pause_family(server.loop)
+    for model in models:
+        model.read()
+    return await asyncio.to_thread(_render_labelled, [pause, *server.registry.collect()], models)
+
+
+def _render_labelled(found: Iterable[Metric], models: Iterable[Metrics]) -> bytes:
+    families = {each.name: each for each in found}
+    of_process = families.keys() - {_REQUESTS}
+    for model in models:
+        for each in (*model.registry.collect(), *model.requests.collect()):
+            if each.name not in of_process:
+                family = families.setdefault(each.name, Metric(each.name, each.documentation, each.type))
+                for sample in each.samples:
+                    family.samples.append(sample._replace(labels={**sample.labels, "model": model.name}))
+    registry = CollectorRegistry()
+    registry.register(_Fixed(families.values()))
+    return generate_latest(registry)
+
+
+class _Fixed:
+    """A collector of metrics that were read before."""
+
+    def __init__(self, found: Iterable[Metric]) -> None:
+        self._found = list(found)
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> list[Metric]:
+        return self._found
+
+
+def _count_requests(registry: CollectorRegistry) -> Counter:
+    return Counter(_REQUESTS, "HTTP requests completed.", ("route", "method", "status"), registry=registry)
+
+
+def _note_request(counter: Counter, asked: Asked, record: RequestRecord) -> None:
+    method = asked.method if asked.method in _METHODS else _OTHER
+    counter.labels(asked.route or _OTHER, method, str(record.status)).inc()
+
+
+def _pause_family(loop: LoopMeter) -> Metric:
+    longest = loop.take()
+    family = GaugeMetricFamily(
+        "corral_loop_pause_seconds",
+        "Longest pause of the event loop since the last scrape; cpu: the part in which it computed.",
+        labels=["clock"],
+    )
+    return _filled(family, {"wall": longest.wall_s, "cpu": longest.cpu_s})
+
+
 class _StateCollector:
     """Counters and gauges. `read` takes them on the event loop, `collect` returns them in any thread."""
 
-    def __init__(self, server: ServerSource, tasks: TaskMetrics, model_name: str) -> None:
-        self._server = server
+    def __init__(self, source: ServerSource, tasks: TaskMetrics, model_name: str) -> None:
+        self._server = source
         self._tasks = tasks
         self._model_name = model_name
         self._seen: list[Metric] = []
@@ -172,13 +241,7 @@ class _StateCollector:
             "Tokenizer processes lost and replaced.",
             self.n_tokenizer_restarts(),
         )
-        longest = telemetry.loop.take()
-        pause = GaugeMetricFamily(
-            "corral_loop_pause_seconds",
-            "Longest pause of the event loop since the last scrape; cpu: the part in which it computed.",
-            labels=["clock"],
-        )
-        yield _filled(pause, {"wall": longest.wall_s, "cpu": longest.cpu_s})
+        yield _pause_family(telemetry.loop)
         slots = GaugeMetricFamily("corral_slots", "Slots by state.", labels=["state"])
         yield _filled(slots, {"idle": telemetry.slots.n_idle, "busy": telemetry.slots.n_busy})
         yield from self._usage()

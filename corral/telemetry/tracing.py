@@ -43,10 +43,9 @@ _log = logging.getLogger("corral")
 
 
 class Tracer:
-    def __init__(self, endpoint: str, model: str) -> None:
+    def __init__(self, endpoint: str) -> None:
         """Raises CorralError if the endpoint is not a URL."""
         url = _traces_url(endpoint)
-        self._model = model
         # Operators may override these with OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME.
         resource = Resource.create({SERVICE_NAME: "corral", SERVICE_VERSION: __version__})
         resource = resource.merge(OTELResourceDetector().detect())
@@ -97,7 +96,7 @@ class Tracer:
             "corral.key": record.client.name,
             "gen_ai.provider.name": "corral",
             "gen_ai.operation.name": _operation(asked),
-            "gen_ai.response.model": self._model,
+            "gen_ai.response.model": record.model,
             "gen_ai.request.choice.count": len(record.tasks),
             "gen_ai.usage.input_tokens": sum(task.n_prompt for task in record.tasks),
             "gen_ai.usage.cache_read.input_tokens": sum(timing.cache_n for timing in timings),

@@ -7,7 +7,7 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgspec
@@ -50,9 +50,8 @@ from corral.link.pending_task import MediaFile
 from corral.link.stream import TaskStream
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
-from corral.server.defaults import default_params
+from corral.server.only_model import OnlyModel
 from corral.server.record_middleware import RecordMiddleware
-from corral.server.services import open_services
 from corral.telemetry.dispatcher import Telemetry
 from tests.unit.fake import FakeBackend
 
@@ -209,6 +208,18 @@ class InlineEngine:
             self._answers[event.task_id].set_exception(CorralError.from_info(event.error))
 
 
+class IdleProcess:
+    """In place of tokenizer and renderer, which do nothing here."""
+
+    is_ready = True
+    n_restarts = 0
+
+    def __init__(self) -> None:
+        self.worker = self
+
+    def close(self) -> None: ...
+
+
 class Server:
     """An application and a client that talks to it."""
 
@@ -219,28 +230,32 @@ class Server:
         settings: Settings | None = None,
         is_watched: bool = False,
         environ: Mapping[str, str] | None = None,
-        first: Sequence[ApiRoute] = (),
+        routes: Sequence[ApiRoute] | None = None,
         **server,
     ) -> None:
         if settings is None:
             settings = Settings(engine=EngineSettings(model="fake.gguf"), server=ServerSettings(**server))
         self.backend = backend or FakeBackend()
         self.engine = InlineEngine(self.backend, settings.engine)
-        self.services = open_services(settings, self.engine, self.engine.telemetry, default_params(settings))
+        telemetry, idle = self.engine.telemetry, cast(Any, IdleProcess())
+        self.models = OnlyModel(settings, cast(Any, self.engine), telemetry, idle, idle)
+        self.app = create_app(
+            settings, self.models, telemetry.ledger, telemetry.loop, routes=routes, environ=environ or {}
+        )
+        self.services = self.models.services
         if is_open:
             vocab = self.backend.vocab
             chat = chat_settings(settings.server, {}, vocab, _compile)
             self.services.model.open(settings.engine.model, vocab, chat)
-        self.app = create_app(self.services, first=first, environ=environ or {})
         if not is_watched:
-            self.app.state.monitor.close()  # this client waits for the end of an answer, and that has none
-        middleware = RecordMiddleware(self.app, self.app.state.observers)
+            self.services.monitor.close()  # this client waits for the end of an answer, and that has none
+        middleware = RecordMiddleware(self.app, self.app.observers)
         self.transport = httpx.ASGITransport(middleware, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=self.transport, base_url="http://corral")
 
     def error_shape(self, method: str, path: str) -> ErrorShape:
         """The format of this path's errors."""
-        shape: ErrorShape = self.app.state.table.errors({"method": method, "path": path, "headers": []})
+        shape: ErrorShape = self.app.table.errors({"method": method, "path": path, "headers": []})
         return shape
 
     async def complete(self, **body) -> dict:

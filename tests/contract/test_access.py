@@ -55,7 +55,7 @@ async def test_without_a_key_only_public_paths_answer():
     for path in await paths_of(server):
         for method in METHODS:
             response = await server.http.request(method, f"http://corral{path}")
-            is_public = response.request.url.path in server.app.state.table.public() and method in (
+            is_public = response.request.url.path in server.app.table.public() and method in (
                 "GET",
                 "HEAD",
             )

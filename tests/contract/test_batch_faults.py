@@ -28,7 +28,7 @@ def line(id: str, **body: Any) -> str:
 async def start(server: Server, text: str) -> str:
     pytest.importorskip("python_multipart")
     assert server.services.batches is not None
-    server.services.batches.start(server.app.state.stored_work.run)
+    server.services.batches.start(server.app.stored_work.run)
     form: dict[str, Any] = {"files": {"file": ("in.jsonl", text)}, "data": {"purpose": "batch"}}
     file = (await server.http.post("/v1/files", **form)).json()
     body = {"input_file_id": file["id"], "endpoint": COMPLETIONS}
@@ -67,14 +67,14 @@ async def test_a_full_disk_pauses_a_batch(tmp_path, monkeypatch, caplog):
 async def test_lines_wait_while_the_engine_is_gone(tmp_path, monkeypatch):
     monkeypatch.setattr(runner_module, "_RETRY_S", 0.0)
     server = Server(batches_path=str(tmp_path))
-    server.services.admission.drain()
+    server.services.shutdown.begin()
     id = await start(server, line("a"))
     await wait_until_async(
         lambda: server.services.batches is not None and server.services.batches.find("", id)
     )
     await asyncio.sleep(0)
     assert not server.engine.submitted
-    server.services.admission._is_draining = False
+    server.services.shutdown.is_begun = False
     assert (await finish(server, id))["request_counts"]["completed"] == 1
     assert server.services.batches is not None
     await server.services.batches.close()

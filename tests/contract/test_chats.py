@@ -119,7 +119,7 @@ async def test_save_list_load_remove(server):
 
 
 async def test_answers_are_as_described(server):
-    described = server.app.state.openapi()
+    described = server.services.openapi()
     await save(server)
     answers = {
         ("get", "/chats"): await ask(server, "GET", "/chats"),

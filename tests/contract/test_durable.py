@@ -52,7 +52,7 @@ def timeless(content: bytes) -> bytes:
 async def continued(folder: Path, **settings: Any) -> AsyncIterator[Server]:
     """A server that finds this journal."""
     server = Server(journal=str(folder), chat_template="chatml", **settings)
-    runner = start_durable(server.services, server.app.state.stored_work.run, lambda: True)
+    runner = start_durable(server.services, server.app.stored_work.run, lambda: True)
     assert runner is not None
     try:
         yield server

@@ -73,7 +73,7 @@ def events(stream: str) -> list[dict[str, Any]]:
 async def journaled(folder: Path, script: str) -> AsyncIterator[ScriptedServer]:
     server = ScriptedServer(journal=str(folder))
     server.say(script)
-    runner = start_durable(server.services, server.app.state.stored_work.run, lambda: True)
+    runner = start_durable(server.services, server.app.stored_work.run, lambda: True)
     assert runner is not None
     assert server.services.journal is not None
     try:

@@ -160,7 +160,7 @@ async def test_a_lost_engine_repeats_what_it_has_said(server):
 
 
 async def test_the_openai_client_reads_it(server):
-    app: Any = RecordMiddleware(server.app, server.app.state.observers)
+    app: Any = RecordMiddleware(server.app, server.app.observers)
     http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app))
     client = openai.AsyncOpenAI(base_url="http://corral/v1", api_key="none", http_client=http)
     options: dict[str, Any] = {"model": "any", "prompt": "hello", "max_tokens": 2, "seed": 1}

@@ -710,7 +710,7 @@ async def test_a_client_that_leaves_takes_its_order_along(path, body, n_steps):
         "path": path, "raw_path": path.encode(), "query_string": b"", "headers": [],
         "server": ("corral", 80), "client": ("test", 1),
     }  # fmt: skip
-    answer = asyncio.create_task(server.app(scope, receive, send))
+    answer = asyncio.ensure_future(server.app(scope, receive, send))
     await until(lambda: server.engine.n_tasks)
     for _ in range(n_steps):
         server.engine.step()

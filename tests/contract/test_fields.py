@@ -138,7 +138,7 @@ def make_server(path: str, folder) -> Server:
 
 @cache
 def description() -> dict:
-    return Server().app.state.openapi()
+    return Server().services.openapi()
 
 
 async def ask(server: Server, path: str, body: dict) -> tuple[int, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from corral.api.router import ApiRoute
 from tests.contract.inline import SECONDS, Server
 
 CHAT_ID = "a" * 32
@@ -30,8 +29,7 @@ async def test_browsers_guess_no_type_of_any_response(tmp_path, keys):
     options: dict[str, Any] = {"slots": True, "metrics": True, "chats_path": str(tmp_path)}
     server = Server(api_keys=keys, static_path=str(tmp_path), **options)
     (tmp_path / "own.html").write_text("x")
-    routes = [route for route in server.app.routes if isinstance(route, ApiRoute)]
-    paths = {(method, route.path) for route in routes for method in route.methods}
+    paths = {(method, route.path) for route in server.app.table.routes for method in route.methods}
     assert len(paths) > 100
     paths |= {("GET", "/own.html"), ("GET", "/none"), ("OPTIONS", "/completion"), ("GET", "/completion.js")}
     for method, path in sorted(paths):
@@ -68,7 +66,7 @@ async def test_a_state_is_no_document():
 async def test_results_of_a_batch_are_no_document(tmp_path):
     server = Server(batches_path=str(tmp_path))
     assert server.services.batches is not None
-    server.services.batches.start(server.app.state.stored_work.run)
+    server.services.batches.start(server.app.stored_work.run)
     body = {"prompt": "hello", "max_tokens": 1}
     line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
     files = {"file": ("a.jsonl", json.dumps(line).encode())}

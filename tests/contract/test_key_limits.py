@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import re
@@ -14,7 +15,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from corral.api.error import ErrorAnswer
 from corral.api.key_limits import KeyLimits
@@ -25,8 +26,10 @@ from corral.core.key_role import Permission
 from corral.core.media_item import MediaKind
 from corral.core.pooling import Pooling
 from corral.core.settings import EngineSettings, ServerSettings, Settings
-from corral.server.app import declared_routes
-from corral.server.router.hub import create_hub
+from corral.server.app import create_app, declared_routes
+from corral.server.router.life import CatalogLife
+from corral.telemetry.ledger import Ledger
+from corral.telemetry.loop_meter import LoopMeter
 from tests.contract.field_cases import PLAIN
 from tests.contract.fim import FIM
 from tests.contract.inline import Server
@@ -155,7 +158,7 @@ async def test_every_route_and_every_action(server, monkeypatch):
     await exhaust(server)
     monkeypatch.setattr(KeyLimits, "check", lambda *_: None)
     n, seen = len(server.engine.submitted), 0
-    for route in server.app.routes:
+    for route in server.app.table.routes:
         assert isinstance(route, ApiRoute)
         for method in route.methods or ():
             for url in urls(route):
@@ -280,17 +283,18 @@ async def test_with_many_models_none_is_loaded_for_a_key_without_limits_left(tmp
     )
     forwarded: list[str] = []
 
-    def forward(_app: ASGIApp) -> ASGIApp:
-        async def load_model(scope: Scope, receive: Receive, send: Send) -> None:
-            forwarded.append(scope["path"])
-            await ErrorAnswer(CorralError("a model would be loaded"))(scope, receive, send)
+    async def load_model(route: ApiRoute, scope: Scope, receive: Receive, send: Send) -> None:
+        forwarded.append(route.path)
+        await ErrorAnswer(CorralError("a model would be loaded"))(scope, receive, send)
 
-        return load_model
-
-    hub = create_hub(settings, forward, cast(Any, None))
-    limits = hub.state.services.limits
-    (place,) = limits.take(hub.state.keys.find([b"key-busy"]), [[1]])
-    http = httpx.AsyncClient(transport=httpx.ASGITransport(hub), base_url="http://corral")
+    models = CatalogLife([], settings, cast(Any, None), Ledger(), LoopMeter(), cast(Any, None)).open_models(
+        contextlib.ExitStack()
+    )
+    app = create_app(settings, models, Ledger(), LoopMeter(), environ={})
+    models.answer = load_model
+    limits = app.services.limits
+    (place,) = limits.take(app.keys.find([b"key-busy"]), [[1]])
+    http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://corral")
     for path in {path for _, path in GENERATING.values()}:
         assert (await http.post(path, json={}, headers=as_key("busy"))).status_code == 429, path
     assert not forwarded
@@ -304,7 +308,7 @@ async def test_lines_of_batches_wait(server):
     await exhaust(server)
     n = len(server.engine.submitted)
     assert server.services.batches is not None
-    server.services.batches.start(server.app.state.stored_work.run)
+    server.services.batches.start(server.app.stored_work.run)
     text = json.dumps({"custom_id": "a", "body": {"prompt": "a b", "max_tokens": 4}})
     form: dict[str, Any] = {"files": {"file": ("in.jsonl", text)}, "data": {"purpose": "batch"}}
     file = (await server.http.post("/v1/files", headers=as_key("full"), **form)).json()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from corral.core.errors import ErrorInfo, Unavailable
+from corral.core.errors import ErrorInfo
 from corral.core.params import GenerationParams
 from corral.core.result import (
     Admitted,
@@ -23,11 +23,9 @@ from corral.core.result import (
 )
 from corral.core.task import Embed, Task
 from corral.link.lifecycle import EngineState
-from corral.server.router.hub import NoEngine
 from corral.telemetry.counters import TokenCounters
 from corral.telemetry.dispatcher import TaskFollower, Telemetry
 from corral.telemetry.record import RequestRecord
-from corral.telemetry.sources import FleetSource
 from tests.contract.inline import Server
 
 DOCUMENTED = {
@@ -283,10 +281,3 @@ async def test_embedding_counts_its_tokens():
     assert values["prompt_tokens_total"] >= len("hello") + len("you")
     assert values["prompt_seconds_total"] > 0
     assert values["requests_processing"] == values["requests_deferred"] == 0
-
-
-def test_a_server_of_many_models_has_no_metrics_of_engines():
-    engine = NoEngine()
-    assert not isinstance(engine, FleetSource)
-    with pytest.raises(Unavailable, match="names no model"):
-        _ = engine.engines

@@ -72,12 +72,12 @@ def no_clock(monkeypatch):
 
 def watched(**options) -> Server:
     server = Server(is_watched=True, **options)
-    server.app.state.monitor.start()
+    server.services.monitor.start()
     return server
 
 
 def watch(server: Server, reader: Client | None = None) -> Watch:
-    return Watch(server.app.state.monitor, reader)
+    return Watch(server.services.monitor, reader)
 
 
 async def begin(server: Server, *bodies: dict, path: str = "/completion", **headers: str) -> list:
@@ -129,7 +129,7 @@ async def test_the_first_event_has_everything_and_the_next_what_has_changed():
 async def test_the_last_minute_is_there_for_those_who_come_later():
     server = watched()
     await server.complete(prompt="hello there", n_predict=5, ignore_eos=True)
-    server.app.state.monitor.take_sample(time.perf_counter())
+    server.services.monitor.take_sample(time.perf_counter())
     seen = watch(server)
     await seen.next()
     (sample,) = seen.samples.values()
@@ -148,7 +148,7 @@ async def test_history_is_bounded(monkeypatch):
         await server.complete(prompt="hi", n_predict=2, ignore_eos=True)
     now = time.perf_counter()
     for i in range(500):
-        server.app.state.monitor.take_sample(now + i * 0.1)
+        server.services.monitor.take_sample(now + i * 0.1)
     seen = watch(server)
     await seen.next()
     assert len(seen.samples) == 120
@@ -156,7 +156,7 @@ async def test_history_is_bounded(monkeypatch):
     assert max(seen.requests) == history.MAX_REQUESTS + 5
     assert 0 < len(seen.segments) <= timeline.MAX_ENDED
     await seen.close()
-    server.app.state.monitor.take_sample(now + 1000)
+    server.services.monitor.take_sample(now + 1000)
     seen = watch(server)
     assert (await seen.next())["segments"] == []
     await seen.close()
@@ -450,11 +450,11 @@ async def test_a_client_that_leaves_makes_room():
     server = watched()
     for _ in range(MAX_WATCHERS + 1):
         task = asyncio.create_task(server.http.get(PATH))
-        while not server.app.state.monitor._n_watchers:
+        while not server.services.monitor._n_watchers:
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait({task})
-        assert server.app.state.monitor._n_watchers == 0
+        assert server.services.monitor._n_watchers == 0
 
 
 async def test_all_watchers_see_the_same_whenever_they_came():
@@ -469,7 +469,7 @@ async def test_all_watchers_see_the_same_whenever_they_came():
         server.engine.step()
         tasks = [asyncio.create_task(each.next()) for each in (early, late)]
         await asyncio.sleep(0)
-        server.app.state.monitor.take_sample(time.perf_counter())
+        server.services.monitor.take_sample(time.perf_counter())
         await asyncio.gather(*tasks)
     await finish(server, posts)
     for name in ("facts", "segments"):
@@ -483,7 +483,7 @@ async def test_whoever_is_too_slow_gets_everything_again():
     seen = watch(server)
     await seen.next()
     for i in range(3):
-        server.app.state.monitor.take_sample(time.perf_counter() + i)
+        server.services.monitor.take_sample(time.perf_counter() + i)
     assert (await seen.next())["type"] == "state"
     assert len(seen.samples) == 3
     assert (await seen.look())["type"] == "change"
@@ -493,9 +493,9 @@ async def test_whoever_is_too_slow_gets_everything_again():
 async def test_a_server_that_stops_sends_everybody_away():
     server = watched()
     request = asyncio.create_task(server.http.get(PATH))
-    while not server.app.state.monitor._n_watchers:
+    while not server.services.monitor._n_watchers:
         await asyncio.sleep(0)
-    server.app.state.monitor.close()
+    server.services.monitor.close()
     response = await asyncio.wait_for(request, SECONDS)
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/event-stream")
@@ -556,7 +556,7 @@ async def test_every_field_is_in_the_documentation():
     server = watched()
     seen = watch(server, Client())
     await server.complete(prompt="hello there", n_predict=3, ignore_eos=True, cache_report=True)
-    server.app.state.monitor.take_sample(time.perf_counter())
+    server.services.monitor.take_sample(time.perf_counter())
     state = await seen.next()
     assert set(state) <= tables["field"]
     for name, table in zip(("samples", "segments", "requests"), list(tables)[1:], strict=True):

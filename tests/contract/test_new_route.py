@@ -22,6 +22,7 @@ from corral.api.router import Operation, Router
 from corral.api.schema.completion import CompletionRequest
 from corral.core.errors import Unauthorized
 from corral.core.key_role import Permission
+from corral.server.app import declared_routes
 from tests.contract.inline import Server
 
 router = Router()
@@ -57,7 +58,7 @@ async def _prepare(call: Call[CompletionRequest], _: AsSent) -> Ready:
 def server(tmp_path: Path) -> Server:
     (tmp_path / "keys").write_text(KEYS)
     options: dict[str, Any] = {"api_key_file": str(tmp_path / "keys"), "batches_path": str(tmp_path)}
-    return Server(first=router.routes, environ={"AIP_MODE": "PREDICTION"}, **options)
+    return Server(routes=[*router.routes, *declared_routes()], environ={"AIP_MODE": "PREDICTION"}, **options)
 
 
 async def ask(server: Server, key: str, **body: Any) -> Any:
@@ -92,7 +93,7 @@ async def test_keys_and_roles_hold_and_errors_have_its_shape(server):
 
 
 def test_it_is_described(server):
-    operation = server.app.state.openapi()["paths"]["/v1/novelties"]["post"]
+    operation = server.services.openapi()["paths"]["/v1/novelties"]["post"]
     assert (operation["operationId"], operation["tags"]) == ("createNovelty", [group.CHAT.name])
     assert {"400", "401", "403", "413", "429"} <= operation["responses"].keys()
 
@@ -107,7 +108,7 @@ async def test_instances_of_vertex_may_be_for_it(server):
 async def test_lines_of_a_batch_may_be_for_it(server):
     pytest.importorskip("python_multipart")
     headers = {"authorization": "Bearer key-many"}
-    server.services.batches.start(server.app.state.stored_work.run)
+    server.services.batches.start(server.app.stored_work.run)
     line = {"custom_id": "1", "body": {"prompt": "a", "n_predict": 4, "ignore_eos": True}}
     form: dict[str, Any] = {"files": {"file": ("in.jsonl", json.dumps(line))}, "data": {"purpose": "batch"}}
     file = (await server.http.post("/v1/files", headers=headers, **form)).json()

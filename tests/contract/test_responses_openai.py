@@ -43,7 +43,7 @@ def server():
 
 @pytest.fixture
 async def client(server):
-    app = RecordMiddleware(server.app, server.app.state.observers)
+    app = RecordMiddleware(server.app, server.app.observers)
     http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://corral")
     async with openai.AsyncOpenAI(
         base_url="http://corral/v1", api_key="none", max_retries=0, http_client=http

@@ -120,7 +120,7 @@ async def test_ready():
 
 async def test_who_drains_is_alive_but_not_ready():
     server = Server()
-    server.services.admission.drain()
+    server.app.drain()
     assert (await server.http.get("/health")).status_code == 200
     response = await server.http.get("/ready")
     assert response.status_code == 503
@@ -341,7 +341,7 @@ async def test_head_of_a_stream_ends_at_once():
     sent = await ask(server.app, ("host", "x"), method="HEAD", path="/monitor/events")
     assert (sent.status, sent.body) == (200, b"")
     assert sent.get("content-type").startswith("text/event-stream")
-    assert server.app.state.monitor._n_watchers == 0
+    assert server.services.monitor._n_watchers == 0
 
 
 async def test_tokens_there_and_back():

@@ -17,7 +17,7 @@ from corral.core.result import Admitted, Done, StopType, Tier, Timings, Tokens
 from corral.core.task import Task
 from corral.link.lifecycle import EngineState
 from corral.telemetry.dispatcher import TaskFollower, Telemetry
-from corral.telemetry.prometheus import Metrics, engine_metrics
+from corral.telemetry.prometheus import ServerMetrics, engine_metrics
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.task_metrics import TaskMetrics
 from tests.contract.inline import SECONDS, Server
@@ -208,8 +208,8 @@ async def test_every_name_is_in_the_documentation():
     text = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     documented = set(re.findall(r"^\| `((?:llamacpp:|corral_)\w+)`", text, re.M))
     server = Server(metrics=True)
-    server.app.state.metrics.watch_connections(lambda: 0)
-    server.app.state.metrics._tasks.accepted_per_pos[0] = 1  # shown once there are any
+    server.services.server_metrics.watch_connections(lambda: 0)
+    server.services.metrics._tasks.accepted_per_pos[0] = 1  # shown once there are any
     shown = set(re.findall(r"^# TYPE (\S+)", (await server.http.get("/metrics")).text, re.M))
     shown |= {
         f"{each.name}{'_total' * (each.type == 'counter')}" for each in engine_metrics(())
@@ -220,7 +220,7 @@ async def test_every_name_is_in_the_documentation():
 async def test_connections_are_shown_by_a_server_that_has_some():
     server = Server(metrics=True)
     assert not any(name == "corral_connections" for name, _ in await read(server))
-    metrics: Metrics = server.app.state.metrics
+    metrics: ServerMetrics = server.services.server_metrics
     metrics.watch_connections(lambda: 3)
     assert (await read(server)).of("corral_connections") == 3
 

@@ -247,7 +247,7 @@ async def control(lab: Lab) -> bool:
 
 
 async def watch(lab: Lab, **params: Any) -> str:
-    monitor: Monitor = lab.server.app.state.monitor
+    monitor: Monitor = lab.server.services.monitor
     monitor.start()
     return (await lab.reader.get("/monitor/events", params={**params, "limit": 1})).text
 

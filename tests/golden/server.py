@@ -12,7 +12,7 @@ import secrets
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from unittest import mock
 
@@ -38,7 +38,8 @@ from corral.link.stream import TaskStream
 from corral.memory.plan import HOST
 from corral.server.drain import Drain
 from corral.server.listen import Listener
-from corral.server.router.run import serve_many
+from corral.server.only_life import OnlyLife
+from corral.server.router.life import CatalogLife
 from corral.server.run import serve
 from corral.text.vocab import VocabFile
 from tests.contract.inline import InlineEngine
@@ -291,8 +292,6 @@ class Started:
     async def until_ready(self) -> None:
         await self._ready.wait()
 
-    def listening(self, address: str) -> None: ...
-
     def loading(self, loading: Loading) -> None: ...
 
     def restarting(self, reason: str) -> None: ...
@@ -332,7 +331,7 @@ async def _serve(server: ServerSettings, model: Model, started: Started) -> None
     settings = _settings_of(MODELS[0], server, model)
     if not model.is_ready:
         started.go()
-    await serve(settings, started)
+    await serve(settings, lambda _: None, partial(OnlyLife, settings, started))
 
 
 async def _serve_many(server: ServerSettings, model: Model, started: Started) -> None:
@@ -340,7 +339,9 @@ async def _serve_many(server: ServerSettings, model: Model, started: Started) ->
         CatalogModel(name=name, settings=_settings_of(name, server, model), aliases=(f"{name}-alias",))
         for name in MODELS
     ]
-    await serve_many(catalog, _settings_of("", server, model), started, lambda settings, _tell: settings)
+    settings = _settings_of("", server, model)
+    life = partial(CatalogLife, catalog, settings, started, locate=lambda settings, _tell: settings)
+    await serve(settings, lambda _: None, life)
 
 
 def _settings_of(name: str, server: ServerSettings, model: Model) -> Settings:
@@ -353,12 +354,10 @@ def _replaced(started: Started) -> Iterator[None]:
     """Replace what is not the front, and what differs between two runs."""
     interval = sys.getswitchinterval()
     with contextlib.ExitStack() as replaced:
-        for place in ("corral.server.run", "corral.server.router.run"):
-            replaced.enter_context(mock.patch(f"{place}.HttpServer", started.open_http))
-        for place in ("corral.server.run", "corral.server.router.model"):
-            replaced.enter_context(mock.patch(f"{place}.EngineClient", started.open_engine))
+        replaced.enter_context(mock.patch("corral.server.run.HttpServer", started.open_http))
+        replaced.enter_context(mock.patch("corral.server.engines.EngineClient", started.open_engine))
         replaced.enter_context(mock.patch("corral.server.text_processes.Tokenizer", FakeTokenizer))
-        for place in ("corral.server.text_processes", "corral.server.router.run"):
+        for place in ("corral.server.text_processes", "corral.server.router.many"):
             replaced.enter_context(mock.patch(f"{place}.Renderer", FakeRenderer))
         replaced.enter_context(mock.patch("corral.server.front.gc"))  # this process has many servers
         replaced.enter_context(mock.patch.object(time, "time", return_value=float(START)))

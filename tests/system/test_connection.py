@@ -12,8 +12,8 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
+from corral.server.app import use_threads
 from corral.server.connection import IdleTimer, bounded_protocol
-from corral.server.front import use_threads
 from tests.system.edge import GENEROUS_S, TIMEOUT_S, echo, serving
 
 SIZE = 64 << 20  # more than all buffers between two sockets

@@ -305,7 +305,7 @@ async def test_a_lost_engine_is_part_of_the_trace(tiny):
 def test_what_has_failed_is_marked():
     """A stream that began well, and a request that never had a slot."""
     with contextlib.closing(Collector()) as collector:
-        tracer = Tracer(collector.url, "m")
+        tracer = Tracer(collector.url)
         asked = Asked("POST", "/completion", "/completion")
         begun, queued = RequestRecord("begun"), RequestRecord("queued")
         task = begun.add_task(5)
@@ -397,7 +397,7 @@ def run(tiny, *options: str, env: dict[str, str] | None = None) -> subprocess.Co
 @pytest.mark.parametrize("url", ["localhost:4318", "ftp://x", "http://", "http://[", "http://x:99999"])
 def test_what_is_no_url_is_refused(url):
     with pytest.raises(CorralError, match="--otlp-endpoint"):
-        Tracer(url, "m")
+        Tracer(url)
 
 
 def test_what_is_no_url_ends_the_start(tiny):

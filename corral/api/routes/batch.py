@@ -25,7 +25,7 @@ from corral.api.render.warning import render_warnings
 from corral.api.router import Operation, PathParameter, Router
 from corral.api.routes.file import batches_of
 from corral.api.routes.read_model import read_model
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.core.errors import InvalidRequest, NotFound
 from corral.core.key_role import Permission
 from corral.storage.batch_record import BatchRecord, new_id
@@ -45,11 +45,11 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     openapi_extra=body_of(BatchRequest),
     responses=answers(BATCH, 404, 501, 507),
 )
-async def create(request: Request, services: Services) -> Response:
+async def create(request: Request, services: ServerServices) -> Response:
     """Run the requests in an uploaded file, below all other work."""
     runner, store, owner = batches_of(services, request)
     body = await read_model(request, services, BatchRequest)
-    _check_endpoint(body.endpoint, request.app.state.table.batched())
+    _check_endpoint(body.endpoint, services.batched_paths())
     file = await runner.on_disk(store.find_file, owner, body.input_file_id)
     if file.batch or file.purpose != "batch":
         raise InvalidRequest("must be a file with the purpose 'batch'", field="input_file_id")
@@ -76,7 +76,7 @@ async def create(request: Request, services: Services) -> Response:
     openapi_extra=queries(*QUERIES),
     responses=answers(BATCHES, 400, 501),
 )
-async def batches(request: Request, services: Services) -> Response:
+async def batches(request: Request, services: ServerServices) -> Response:
     """All batches of the key."""
     runner, store, owner = batches_of(services, request)
     found = [each for each in await runner.on_disk(store.list_batches, owner) if each.endpoint != MESSAGES]
@@ -91,7 +91,7 @@ async def batches(request: Request, services: Services) -> Response:
     policy=replace(_POLICY, live=Live.BATCH),
     responses=answers(BATCH, 404, 501),
 )
-async def retrieve(request: Request, services: Services, id: _Id) -> Response:
+async def retrieve(request: Request, services: ServerServices, id: _Id) -> Response:
     """A batch, and how far it is."""
     runner, _, owner = batches_of(services, request)
     batch = await find_batch(runner, owner, id, is_messages=False)
@@ -104,7 +104,7 @@ async def retrieve(request: Request, services: Services, id: _Id) -> Response:
     policy=replace(_POLICY, live=Live.BATCH),
     responses=answers(BATCH, 404, 501),
 )
-async def cancel(request: Request, services: Services, id: _Id) -> Response:
+async def cancel(request: Request, services: ServerServices, id: _Id) -> Response:
     """Stop a batch; results that it has stay. One that has ended is not changed."""
     runner, _, owner = batches_of(services, request)
     batch = await find_batch(runner, owner, id, is_messages=False)

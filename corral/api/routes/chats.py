@@ -19,7 +19,7 @@ from corral.api.policy import for_server
 from corral.api.router import Operation, PathParameter, Router
 from corral.api.routes.read_model import read_content
 from corral.api.schema.answer import CHAT_REMOVED, CHAT_SAVED, CHATS, SAVED_CHAT
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.api.user_content import USER_CONTENT
 from corral.core.errors import InvalidRequest, NotSupported
 from corral.core.key_role import Permission
@@ -50,7 +50,7 @@ _ANY = "*"
     openapi_extra=queries(_SEARCH),
     responses=answers(CHATS, 400, 501),
 )
-async def chats(request: Request, services: Services) -> Response:
+async def chats(request: Request, services: ServerServices) -> Response:
     """All chats, newest first, without their messages."""
     store, client = _store(services), caller_in(request.scope).client
     text = request.query_params.get("search", "")
@@ -71,7 +71,7 @@ async def chats(request: Request, services: Services) -> Response:
     policy=_POLICY,
     responses=answers(SAVED_CHAT, 400, 404, 501),
 )
-async def load(request: Request, services: Services, id: _Id) -> Response:
+async def load(request: Request, services: ServerServices, id: _Id) -> Response:
     """A chat."""
     data = await _store(services).load(caller_in(request.scope).client, check_id(id))
     headers = {**USER_CONTENT, "cache-control": "no-store"}
@@ -85,7 +85,7 @@ async def load(request: Request, services: Services, id: _Id) -> Response:
     openapi_extra=body_like(SAVED_CHAT),
     responses=answers(CHAT_SAVED, 409, 501, 507),
 )
-async def save(request: Request, services: Services, id: _Id) -> Response:
+async def save(request: Request, services: ServerServices, id: _Id) -> Response:
     """Save a whole chat; with `If-Match: REVISION` only if no other client has saved it since."""
     store, chat_id, condition = _store(services), check_id(id), _condition(request)
     data = await read_content(request, services)
@@ -99,13 +99,13 @@ async def save(request: Request, services: Services, id: _Id) -> Response:
     policy=_POLICY,
     responses=answers(CHAT_REMOVED, 400, 404, 501),
 )
-async def remove(request: Request, services: Services, id: _Id) -> Response:
+async def remove(request: Request, services: ServerServices, id: _Id) -> Response:
     """Remove a chat."""
     await _store(services).remove(caller_in(request.scope).client, check_id(id))
     return JsonResponse({"id": id, "success": True})
 
 
-def _store(services: Services) -> ChatStore:
+def _store(services: ServerServices) -> ChatStore:
     store = services.storage.chats
     if store is None:
         raise NotSupported("This server does not store chats. Start it with `--chats`")

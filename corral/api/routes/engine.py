@@ -14,7 +14,7 @@ from corral.api.openapi import answers, list_of, shape
 from corral.api.policy import for_server
 from corral.api.router import Operation, PathParameter, Router
 from corral.api.schema.answer import SUCCESS
-from corral.api.services import Services
+from corral.api.services import ServerServices, Services
 from corral.core.errors import NotFound, NotSupported
 from corral.core.key_role import Permission
 
@@ -45,7 +45,7 @@ _ENGINE = shape(
     policy=for_server(Permission.READ, LLAMA_ERRORS),
     responses=answers(shape(engines=list_of(_ENGINE)), 501),
 )
-async def engines(_request: Request, services: Services) -> Response:
+async def engines(_request: Request, services: ServerServices) -> Response:
     """What every engine is doing."""
     return JsonResponse({"engines": [_render(engine) for engine in fleet_of(services).engines]})
 
@@ -66,10 +66,10 @@ async def drain(_request: Request, services: Services, id_engine: _Engine) -> Re
     return JsonResponse({"success": True})
 
 
-def fleet_of(services: Services) -> Fleet:
+def fleet_of(services: ServerServices) -> Fleet:
     from corral.link.fleet import Fleet  # few servers have one
 
-    engine = services.engine
+    engine = services.engine if isinstance(services, Services) else None  # that of no model
     if not isinstance(engine, Fleet):
         raise NotSupported("This server has one engine. Start it with `--engines`")
     return engine

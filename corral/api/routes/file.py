@@ -23,7 +23,7 @@ from corral.api.openapi import BINARY, answers, queries, query
 from corral.api.policy import for_server
 from corral.api.query_number import parse_number
 from corral.api.router import Operation, PathParameter, Router
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.core.errors import Conflict, InvalidRequest, NotSupported, TooLarge
 from corral.core.key_role import Permission
 from corral.storage.batch_record import FileRecord, new_id
@@ -51,7 +51,7 @@ _BODY: dict[str, Any] = {
 }
 
 
-def batches_of(services: Services, request: Request) -> tuple[BatchRunner, BatchStore, str]:
+def batches_of(services: ServerServices, request: Request) -> tuple[BatchRunner, BatchStore, str]:
     """Return what runs batches, what keeps them, and the key of this request."""
     if services.batches is None or services.storage.batches is None:
         raise NotSupported("This server keeps no files and batches. Start it with `--batches DIR`")
@@ -65,7 +65,7 @@ def batches_of(services: Services, request: Request) -> tuple[BatchRunner, Batch
     openapi_extra=_BODY,
     responses=answers(FILE, 501, 507),
 )
-async def upload(request: Request, services: Services) -> Response:
+async def upload(request: Request, services: ServerServices) -> Response:
     """Upload a file, for a batch."""
     runner, store, owner = batches_of(services, request)
     async with read_form(request.headers.get("content-type", ""), request.stream()) as form:
@@ -81,7 +81,7 @@ async def upload(request: Request, services: Services) -> Response:
     openapi_extra=queries(*QUERIES, query("purpose", "List only files with this purpose.", type="string")),
     responses=answers(FILES, 400, 501),
 )
-async def files(request: Request, services: Services) -> Response:
+async def files(request: Request, services: ServerServices) -> Response:
     """All files of the key."""
     runner, store, owner = batches_of(services, request)
     purpose = request.query_params.get("purpose")
@@ -96,7 +96,7 @@ async def files(request: Request, services: Services) -> Response:
     policy=_POLICY,
     responses=answers(FILE, 404, 501),
 )
-async def retrieve(request: Request, services: Services, id: _Id) -> Response:
+async def retrieve(request: Request, services: ServerServices, id: _Id) -> Response:
     """What is known of a file."""
     runner, store, owner = batches_of(services, request)
     return JsonResponse(render_file(await runner.on_disk(store.find_file, owner, id)))
@@ -108,7 +108,7 @@ async def retrieve(request: Request, services: Services, id: _Id) -> Response:
     policy=_POLICY,
     responses=answers(None, 404, 501, also=[BINARY]),
 )
-async def content(request: Request, services: Services, id: _Id) -> Response:
+async def content(request: Request, services: ServerServices, id: _Id) -> Response:
     """The content of a file."""
     runner, store, owner = batches_of(services, request)
     return respond_file(runner, store, await runner.on_disk(store.find_file, owner, id))
@@ -120,7 +120,7 @@ async def content(request: Request, services: Services, id: _Id) -> Response:
     policy=_POLICY,
     responses=answers(FILE_DELETED, 404, 409, 501),
 )
-async def delete(request: Request, services: Services, id: _Id) -> Response:
+async def delete(request: Request, services: ServerServices, id: _Id) -> Response:
     """Delete a file."""
     runner, store, owner = batches_of(services, request)
     await runner.on_disk(store.find_file, owner, id)

@@ -6,11 +6,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
+from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import TEXT, answers
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
 from corral.api.router import Operation, Router
-from corral.api.services import Services
+from corral.api.services import ServerServices, Services
 from corral.core.errors import NotSupported
 from corral.core.key_role import Permission
 
@@ -25,13 +26,20 @@ router = Router()
     policy=for_model(Permission.READ, LLAMA_ERRORS, _MODEL),
     responses=answers(None, 501, also=[TEXT]),
 )
-async def metrics(request: Request, services: Services) -> Response:
-    """What the server has done so far, and does now."""
-    found = request.app.state.metrics
-    if found is None:
+async def metrics(request: Request, services: ServerServices) -> Response:
+    """What the server has done so far, and does now; of many models, each metric has a label."""
+    server = services.server_metrics
+    if server is None:
         raise NotSupported("This server does not support metrics endpoint. Start it with `--metrics`")
-    from corral.telemetry.prometheus import CONTENT_TYPE
+    from corral.telemetry.prometheus import CONTENT_TYPE, render_labelled, render_metrics
 
+    if not isinstance(services, Services):
+        visible = services.models.visible(caller_in(request.scope))
+        found = [each.services.metrics for each in visible if each.services is not None]
+        text = await render_labelled(server, [each for each in found if each is not None])
+        return Response(text, media_type=CONTENT_TYPE)
+    assert services.metrics is not None
     # compat: /metrics: by this, older clients notice a restart.
     headers = {"process-start-time-unix": str(services.started_at)}
-    return Response(await found.render(), media_type=CONTENT_TYPE, headers=headers)
+    text = await render_metrics(server, services.metrics)
+    return Response(text, media_type=CONTENT_TYPE, headers=headers)

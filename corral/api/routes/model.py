@@ -11,14 +11,12 @@ from corral.api import group
 from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
-from corral.api.model_directory import ModelDirectory
 from corral.api.model_kind import Kind, kind_of_info
 from corral.api.openapi import answers, queries, query
 from corral.api.policy import for_server
 from corral.api.router import Operation, PathParameter, Router
 from corral.api.schema.answer import MODEL, MODELS
-from corral.api.services import Services
-from corral.core.errors import NotFound
+from corral.api.services import ServerServices, Services
 from corral.core.key_role import Permission
 from corral.core.result import ModelInfo
 
@@ -36,24 +34,14 @@ RELOAD = query("reload", "1: read `--models-dir`, `--models-preset` and `--confi
     openapi_extra=queries(RELOAD),
     responses=answers(MODELS, 400),
 )
-async def models(request: Request, services: Services) -> Response:
-    """All models."""
-    directory: ModelDirectory | None = request.app.state.models
-    if directory is not None:
-        return JsonResponse(await list_models(request, directory))
-    name, info = services.model.name, services.engine.info
-    data = [_render(services)]
-    kind = kind_of_info(info) if info is not None else Kind.CHAT
-    return JsonResponse({"object": "list", "data": data, "models": [render_capabilities(name, kind, info)]})
-
-
-async def list_models(request: Request, directory: ModelDirectory) -> dict[str, Any]:
-    """Render the list of a server that has many models, after `?reload=1` as it is then."""
+async def models(request: Request, services: ServerServices) -> Response:
+    """All models, after `?reload=1` as they are then."""
     caller = caller_in(request.scope)
-    if request.query_params.get("reload", "").lower() in ("1", "true"):
+    manager = services.models.manager
+    if manager is not None and request.query_params.get("reload", "").lower() in ("1", "true"):
         caller.client.require(Permission.CHANGE, "reading the models again", "reload")
-        await directory.reload(caller)
-    return {"object": "list", **await directory.render(caller)}
+        await manager.reload(caller)
+    return JsonResponse({"object": "list", **await services.models.render(caller)})
 
 
 @router.get(
@@ -63,15 +51,10 @@ async def list_models(request: Request, directory: ModelDirectory) -> dict[str, 
     responses=answers(MODEL, 404),
 )
 async def model(
-    request: Request, services: Services, name: Annotated[str, PathParameter("Name of the model.")]
+    request: Request, services: ServerServices, name: Annotated[str, PathParameter("Name of the model.")]
 ) -> Response:
     """One model by its name."""
-    directory: ModelDirectory | None = request.app.state.models
-    if directory is not None:
-        return JsonResponse(await directory.render_one(caller_in(request.scope), name))
-    if name not in (services.model.name, *services.settings.server.aliases):
-        raise NotFound(f"model '{name:.256}' not found")
-    return JsonResponse(_render(services))
+    return JsonResponse(await services.models.render_one(caller_in(request.scope), name))
 
 
 def render_meta(info: ModelInfo) -> dict[str, Any]:
@@ -103,7 +86,8 @@ def render_capabilities(name: str, kind: Kind, info: ModelInfo | None) -> dict[s
     }
 
 
-def _render(services: Services) -> dict[str, Any]:
+def render_only(services: Services) -> dict[str, Any]:
+    """Render the row of the only model."""
     # compat: /v1/models: answered while the model is still loading, then without `meta`.
     name, info, server = services.model.name, services.engine.info, services.settings.server
     return {

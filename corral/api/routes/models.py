@@ -9,7 +9,7 @@ from corral.api import group
 from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
 from corral.api.dialects.error_shape import LLAMA_ERRORS
-from corral.api.model_directory import ModelDirectory
+from corral.api.model_directory import ModelManager
 from corral.api.openapi import EVENTS, answers, body_of, queries, query
 from corral.api.policy import for_server
 from corral.api.router import Operation, Router
@@ -17,7 +17,7 @@ from corral.api.routes.monitor import LIMIT, limit_of
 from corral.api.routes.read_model import read_model
 from corral.api.schema.answer import SUCCESS
 from corral.api.schema.model import ModelRequest
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.api.sse import EventStream
 from corral.core.errors import NotSupported
 from corral.core.key_role import Permission
@@ -33,10 +33,10 @@ _NAME = query("model", "Name of the model.", required=True, type="string")
     openapi_extra=body_of(ModelRequest),
     responses=answers(SUCCESS, 400, 501),
 )
-async def load(request: Request, services: Services) -> Response:
+async def load(request: Request, services: ServerServices) -> Response:
     """Load a model; `GET /models` and `/models/sse` show its progress."""
-    directory = _directory(request)
-    await directory.load(caller_in(request.scope), (await read_model(request, services, ModelRequest)).model)
+    manager = _manager(services)
+    await manager.load(caller_in(request.scope), (await read_model(request, services, ModelRequest)).model)
     return JsonResponse({"success": True})
 
 
@@ -47,12 +47,10 @@ async def load(request: Request, services: Services) -> Response:
     openapi_extra=body_of(ModelRequest),
     responses=answers(SUCCESS, 400, 501),
 )
-async def unload(request: Request, services: Services) -> Response:
+async def unload(request: Request, services: ServerServices) -> Response:
     """Unload a model after its running requests; the answer comes when its memory is free."""
-    directory = _directory(request)
-    await directory.unload(
-        caller_in(request.scope), (await read_model(request, services, ModelRequest)).model
-    )
+    manager = _manager(services)
+    await manager.unload(caller_in(request.scope), (await read_model(request, services, ModelRequest)).model)
     return JsonResponse({"success": True})
 
 
@@ -63,10 +61,10 @@ async def unload(request: Request, services: Services) -> Response:
     openapi_extra=body_of(ModelRequest),
     responses=answers(SUCCESS, 400, 501),
 )
-async def download(request: Request, services: Services) -> Response:
+async def download(request: Request, services: ServerServices) -> Response:
     """Download a model from a hub; `POST /models/unload` cancels it."""
-    directory = _directory(request)
-    directory.download((await read_model(request, services, ModelRequest)).model)
+    manager = _manager(services)
+    manager.download((await read_model(request, services, ModelRequest)).model)
     return JsonResponse({"success": True})
 
 
@@ -77,9 +75,9 @@ async def download(request: Request, services: Services) -> Response:
     openapi_extra=queries(_NAME),
     responses=answers(SUCCESS, 400, 501),
 )
-async def remove(request: Request, _services: Services) -> Response:
+async def remove(request: Request, services: ServerServices) -> Response:
     """Delete a downloaded model."""
-    await _directory(request).remove(caller_in(request.scope), request.query_params.get("model", ""))
+    await _manager(services).remove(caller_in(request.scope), request.query_params.get("model", ""))
     return JsonResponse({"success": True})
 
 
@@ -90,13 +88,12 @@ async def remove(request: Request, _services: Services) -> Response:
     openapi_extra=queries(LIMIT),
     responses=answers(None, 400, 501, also=[EVENTS]),
 )
-async def events(request: Request, _services: Services) -> Response:
+async def events(request: Request, services: ServerServices) -> Response:
     """The states of all models, then their changes as they happen."""
-    return EventStream(_directory(request).watch(caller_in(request.scope), limit_of(request.query_params)))
+    return EventStream(_manager(services).watch(caller_in(request.scope), limit_of(request.query_params)))
 
 
-def _directory(request: Request) -> ModelDirectory:
-    found: ModelDirectory | None = request.app.state.models
-    if found is None:
+def _manager(services: ServerServices) -> ModelManager:
+    if services.models.manager is None:
         raise NotSupported("This server has one model. Start it with `--models-dir` or `--models-preset`")
-    return found
+    return services.models.manager

@@ -17,13 +17,11 @@ from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.openapi import EVENTS, answers, list_of, queries, query, shape
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model, for_server
 from corral.api.router import Operation, PathParameter, Router
-from corral.api.services import Services
+from corral.api.services import ServerServices, Services
 from corral.api.sse import EventStream
 from corral.core.client import Client
 from corral.core.errors import Forbidden, InvalidRequest
 from corral.core.key_role import Permission
-from corral.telemetry.hardware import HardwareMeter
-from corral.telemetry.live import Monitor
 
 _MODEL = ModelUse(Role.ANY, NamedIn.QUERY, Unloaded.REFUSE, wakes=False, progress=None)
 
@@ -61,10 +59,10 @@ LIMIT = query(
     openapi_extra=queries(_PROMPTS, LIMIT),
     responses=answers(None, 400, also=[EVENTS]),
 )
-async def events(request: Request, _services: Services) -> Response:
+async def events(request: Request, services: Services) -> Response:
     """What slots, queue, caches and engine do: the last minute, then changes twice a second."""
-    monitor: Monitor = request.app.state.monitor
-    reader, limit = _reader(request), limit_of(request.query_params)
+    monitor = services.monitor
+    reader, limit = _reader(request, services), limit_of(request.query_params)
     monitor.check_capacity()
     return EventStream(monitor.watch(reader, limit))
 
@@ -75,10 +73,9 @@ async def events(request: Request, _services: Services) -> Response:
     policy=for_server(Permission.READ, LLAMA_ERRORS),
     responses=answers(_HARDWARE),
 )
-async def hardware(request: Request, _services: Services) -> Response:
+async def hardware(_request: Request, services: ServerServices) -> Response:
     """CPU, memory and GPU memory that the server uses, and their peaks since its start."""
-    meter: HardwareMeter = request.app.state.hardware
-    return JsonResponse(await meter.render())
+    return JsonResponse(await services.hardware.render())
 
 
 @router.get(
@@ -87,21 +84,20 @@ async def hardware(request: Request, _services: Services) -> Response:
     policy=for_model(Permission.READ, LLAMA_ERRORS, _MODEL),
     responses=answers(_DETAIL, 404),
 )
-async def request_detail(request: Request, _services: Services, n: _Number) -> Response:
+async def request_detail(request: Request, services: Services, n: _Number) -> Response:
     """One of the last requests of the key: its phases, why it took so long, and why it was not cached."""
-    monitor: Monitor = request.app.state.monitor
     number = int(n) if _NUMBER.fullmatch(n) else 0
-    return JsonResponse(monitor.detail(number, caller_in(request.scope).client))
+    return JsonResponse(services.monitor.detail(number, caller_in(request.scope).client))
 
 
-def _reader(request: Request) -> Client | None:
+def _reader(request: Request, services: Services) -> Client | None:
     """Return the client whose prompts are shown, if it asks for them."""
     asked = request.query_params.get("prompts", "")
     if asked in _NO:
         return None
     if asked not in _YES:
         raise InvalidRequest("must be true or false", field="prompts")
-    if not request.app.state.keys:
+    if not services.has_keys():
         raise Forbidden(
             "Prompts are visible only to the API key that sent them. Start the server with `--api-key`"
         )

@@ -9,17 +9,17 @@ from starlette.requests import Request
 from corral.api.body import read_body, read_json
 from corral.api.caller import caller_in
 from corral.api.schema.parse import RequestT
-from corral.api.services import Services
+from corral.api.services import ServerServices
 
 
 async def read_model(
-    request: Request, services: Services, model: type[RequestT], default: Any = None
+    request: Request, services: ServerServices, model: type[RequestT], default: Any = None
 ) -> RequestT:
     record = caller_in(request.scope).record
     body, _ = await read_body(request.headers, request.stream(), record, services, model, default)
     return body
 
 
-async def read_content(request: Request, services: Services) -> Any:
+async def read_content(request: Request, services: ServerServices) -> Any:
     """Return the body of a request that no model describes."""
     return await read_json(request.headers, request.stream(), caller_in(request.scope).record, services)

@@ -55,7 +55,7 @@ async def sessions(request: Request, services: Services) -> Response:
                 "created_at": info.created_at,
                 "updated_at": info.updated_at,
             }
-            for info in services.storage.sessions.list(owner_of(caller_in(request.scope).client))
+            for info in services.states.sessions.list(owner_of(caller_in(request.scope).client))
         ]
     )
 
@@ -85,7 +85,7 @@ class _SessionCall(SlotCall):
 
     def __init__(self, request: Request, services: Services, name: str) -> None:
         super().__init__(request, services)
-        self.store = self.storage.sessions
+        self.store = self.states.sessions
         self.name = name
         self.id = render_id(name)
         self.owner = owner_of(self.caller.client)

@@ -63,7 +63,7 @@ async def act(request: Request, services: Services, id_slot: _Slot) -> Response:
     name = action_of(request, _ACTIONS)
     if name not in _FILE_ACTIONS:
         require_slots(services)
-    elif services.storage.saves is None:
+    elif services.states.saves is None:
         raise NotSupported("This server does not support slots action. Start it with `--slot-save-path`")
     return await _ACTIONS[name](SlotCall(request, services, id_slot))
 

@@ -29,7 +29,7 @@ class SlotCall:
         self.services = services
         self.caller = caller_in(request.scope)
         self.request = request
-        self.storage = services.storage
+        self.states = services.states
         self._path_slot = None if slot_id is None else self._parse(slot_id)
 
     @property
@@ -39,7 +39,7 @@ class SlotCall:
     @property
     def saves(self) -> SaveDirectory | None:
         """The directory of the client's slot files."""
-        return self.storage.saves_of(self.caller.client)
+        return self.states.saves_of(self.caller.client)
 
     @property
     def slot(self) -> int:
@@ -59,7 +59,7 @@ class SlotCall:
         return Busy.REFUSE if self.request.query_params.get("wait") in ("0", "false") else Busy.WAIT
 
     def limit(self, way: str) -> AbstractAsyncContextManager[None]:
-        return self.storage.limit_blobs(self.slot, way, self.busy)
+        return self.states.limit_blobs(self.slot, way, self.busy)
 
     async def run(
         self, verb: Verb, fd: int = -1, slot: int | None = None, busy: Busy | None = None, **fields: Any
@@ -74,7 +74,7 @@ class SlotCall:
             verb=verb,
             slot=self.slot if slot is None else slot,
             busy=busy or self.busy,
-            secret=await self.storage.secret() if verb in _SIGNED else b"",
+            secret=await self.states.secret() if verb in _SIGNED else b"",
             tenant=client.tenant,
             **fields,
         )

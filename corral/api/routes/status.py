@@ -24,7 +24,7 @@ from corral.api.router import Operation, Router
 from corral.api.routes.slot_call import require_slots
 from corral.api.schema.answer import HEALTH, PROPS, SLOTS, SUCCESS
 from corral.api.schema.parse import RequestModel
-from corral.api.services import Services
+from corral.api.services import ServerServices, Services
 from corral.chat.message import MEDIA_MARK
 from corral.core.errors import NotSupported, Unavailable
 from corral.core.key_role import Permission
@@ -62,8 +62,10 @@ def _require_props(services: Services) -> None:
     openapi_extra=queries(_INCLUDE, _FAIL),
     responses=answers(HEALTH),
 )
-async def health(request: Request, services: Services) -> Response:
-    """Whether the server can answer."""
+async def health(request: Request, services: ServerServices) -> Response:
+    """Whether the server can answer. One with many models can, whatever they do."""
+    if not isinstance(services, Services):
+        return JsonResponse({"status": "ok"})
     services.admission.check_answers(tells_why=not caller_in(request.scope).is_anonymous)
     slots, query = services.telemetry.slots, request.query_params
     n_idle = slots.n_idle
@@ -91,8 +93,11 @@ async def health(request: Request, services: Services) -> Response:
     policy=for_model(Permission.PUBLIC, LLAMA_ERRORS, _WATCHED),
     responses=answers(_READY),
 )
-async def ready(request: Request, services: Services) -> Response:
+async def ready(request: Request, services: ServerServices) -> Response:
     """Whether a request would be taken on now."""
+    if not isinstance(services, Services):
+        services.shutdown.check()
+        return JsonResponse({"status": "ready"})
     services.admission.check_ready(tells_why=not caller_in(request.scope).is_anonymous)
     return JsonResponse({"status": "ready"})
 
@@ -122,8 +127,10 @@ async def slots(request: Request, services: Services) -> Response:
     openapi_extra=queries(_KEYWORDS),
     responses=answers(PROPS),
 )
-async def props(request: Request, services: Services) -> Response:
+async def props(request: Request, services: ServerServices) -> Response:
     """Settings of the server and facts of the model."""
+    if not isinstance(services, Services):
+        return JsonResponse(_render_router(services, caller_in(request.scope)))
     model, server, system = services.model, services.settings.server, services.defaults.system_prompt
     public: dict[str, Any] = {
         "default_generation_settings": {"n_ctx": model.info.n_ctx},
@@ -160,13 +167,13 @@ async def props(request: Request, services: Services) -> Response:
             "chats": services.storage.chats is not None,
             "durable": True,  # streams outlive their clients
             "ui": server.ui,
-            "ui_settings": request.app.state.ui_settings,
+            "ui_settings": services.ui_settings,
             "ui_mcp_origins": server.ui_mcp_origins,
             "endpoint_tools": services.mcp is not None
             and bool(services.mcp.names(caller_in(request.scope).client)),
             # compat: /props: as they were called before.
             "webui": server.ui,
-            "webui_settings": request.app.state.ui_settings,
+            "webui_settings": services.ui_settings,
             "cors_proxy_enabled": False,
             "chat_template": model.chat.chat_format.template.source,
             "chat_template_caps": render_capability(model.chat.tool_format),
@@ -193,6 +200,26 @@ async def props(request: Request, services: Services) -> Response:
 async def set_props(call: Call[RequestModel]) -> Response:
     """Change properties of the server; there are none to change yet."""
     return JsonResponse({"success": True, **render_warnings(call.body.warnings)})
+
+
+def _render_router(services: ServerServices, caller: Caller) -> dict[str, Any]:
+    """Render what is of no model. compat: /props: as llama-server's router."""
+    server, settings = services.settings.server, services.ui_settings
+    public: dict[str, Any] = {
+        "role": "router",
+        "max_instances": server.models_max,
+        "models_autoload": server.models_autoload,
+        "model_alias": "",
+        "total_slots": 0,
+        "default_generation_settings": {},
+        "modalities": {"vision": False, "audio": False},
+        "build_info": BUILD_INFO,
+        "server_version": __version__,
+    }
+    if caller.is_anonymous:
+        return public
+    chats = services.storage.chats is not None
+    return {**public, "ui": server.ui, "ui_settings": settings, "webui_settings": settings, "chats": chats}
 
 
 def _may_read(caller: Caller) -> bool:

@@ -22,7 +22,7 @@ from corral.api.policy import Live, for_server
 from corral.api.router import Operation, Router
 from corral.api.routes.read_model import read_model
 from corral.api.schema.parse import RequestModel
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.api.stream_session import StreamSession
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
@@ -59,7 +59,7 @@ class StreamLookupRequest(RequestModel):
     openapi_extra=queries(_ID, _FROM, _IDS),
     responses=answers(None, 400, 404, 503, also=[EVENTS]),
 )
-async def follow(request: Request, services: Services) -> Response:
+async def follow(request: Request, services: ServerServices) -> Response:
     """The stream of a conversation from an offset on, or after `Last-Event-ID`, also what is to come."""
     session = services.streams.find(caller_in(request.scope).client.id, _id(request))
     last_id = request.headers.get("last-event-id")
@@ -75,7 +75,7 @@ async def follow(request: Request, services: Services) -> Response:
     openapi_extra=body_of(StreamLookupRequest),
     responses=answers(list_of(_STREAM)),
 )
-async def lookup(request: Request, services: Services) -> Response:
+async def lookup(request: Request, services: ServerServices) -> Response:
     """The streams of some conversations, as far as they are known."""
     body = await read_model(request, services, StreamLookupRequest)
     streams, owner = services.streams, caller_in(request.scope).client.id
@@ -91,7 +91,7 @@ async def lookup(request: Request, services: Services) -> Response:
     openapi_extra=queries(_ID),
     responses={204: {"description": "Success."}, 400: {"description": "bad request"}},
 )
-async def stop(request: Request, services: Services) -> Response:
+async def stop(request: Request, services: ServerServices) -> Response:
     """Stop the stream of a conversation, and forget it."""
     client, id = caller_in(request.scope).client, _id(request)
     await services.streams.remove(client.id, id)
@@ -101,7 +101,7 @@ async def stop(request: Request, services: Services) -> Response:
 
 
 async def _find_elsewhere(
-    request: Request, services: Services, body: StreamLookupRequest
+    request: Request, services: ServerServices, body: StreamLookupRequest
 ) -> list[dict[str, Any]]:
     """Return the streams that other servers with the same storage have."""
     sharing = services.sharing

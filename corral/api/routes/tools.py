@@ -24,14 +24,14 @@ from corral.api.router import Operation, Router
 from corral.api.schema.answer import TOOL_LIST, TOOL_RESULT
 from corral.api.schema.field import Flag
 from corral.api.schema.parse import RequestModel
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.core.errors import FeatureDisabled, InvalidRequest, McpError, NotFound
 from corral.core.key_role import Permission
 
 router = Router()
 
 
-def _sessions(services: Services) -> McpSessions:
+def _sessions(services: ServerServices) -> McpSessions:
     sessions = services.mcp
     if sessions is None:
         raise FeatureDisabled(f"this feature is disabled: the server runs no tools without {OPTION}")
@@ -50,7 +50,7 @@ class ToolCallRequest(RequestModel):
     policy=for_server(Permission.USE, LLAMA_ERRORS),
     responses=answers(TOOL_LIST, 403),
 )
-async def tools(request: Request, services: Services) -> Response:
+async def tools(request: Request, services: ServerServices) -> Response:
     """The tools that this key may call, of all MCP servers that work."""
     sessions = _sessions(services)
     found = await run_for_client(sessions.all_tools(caller_in(request.scope).client), request.receive)
@@ -86,7 +86,7 @@ async def call_tool(call: Call[ToolCallRequest]) -> Response:
     operation=None,
     policy=for_server(Permission.ANY, LLAMA_ERRORS),
 )
-async def proxy(_request: Request, _services: Services) -> Response:
+async def proxy(_request: Request, _services: ServerServices) -> Response:
     raise FeatureDisabled("this feature is disabled: Corral does not act as a proxy")
 
 

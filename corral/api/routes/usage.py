@@ -17,7 +17,7 @@ from corral.api.openapi import answers, list_of, queries, query, shape
 from corral.api.policy import for_server
 from corral.api.query_number import query_number
 from corral.api.router import Operation, Router
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.core.client import Client
 from corral.core.key_role import Permission
 from corral.telemetry.ledger import DAY_S, DayUsage
@@ -48,9 +48,9 @@ _DAYS = query(
     openapi_extra=queries(_DAYS),
     responses=answers(_USAGE, 400),
 )
-async def usage(request: Request, services: Services) -> Response:
+async def usage(request: Request, services: ServerServices) -> Response:
     """Requests, tokens and seconds of the key by day, newest first."""
-    client, ledger = caller_in(request.scope).client, services.telemetry.ledger
+    client, ledger = caller_in(request.scope).client, services.ledger
     days = query_number(request.query_params, "days", _DEFAULT_DAYS, 1, _MAX_DAYS)
     first_day = int(time.time()) // DAY_S - days + 1
     await ledger.refresh(first_day)

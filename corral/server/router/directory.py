@@ -9,16 +9,17 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from corral.api.caller import Caller
+from corral.api.model_directory import known_client
 from corral.api.routes.model import render_capabilities, render_meta
 from corral.core.catalog import CatalogModel
 from corral.core.client import Client
 from corral.core.errors import CorralError, InvalidRequest, NotFound, Unavailable
 from corral.server.router.download import Downloads
-from corral.server.router.lender import known_client
-from corral.server.router.model import ModelState, ModelStore, ServedModel
+from corral.server.router.model import ModelState, ServedModel
 from corral.server.router.registry import Registry
-from corral.server.router.role import kind_of_model, look_at, media_of_model, title_of_model
+from corral.server.router.role import look_at, media_of_model, title_of_model
 from corral.server.router.status import render_status
+from corral.server.router.store import ModelStore
 
 MAX_WATCHERS = 32
 STATUS = "model_status"
@@ -27,7 +28,7 @@ _STEP = 0.05  # of the progress between two events
 
 
 class Directory:
-    """A `ModelDirectory`."""
+    """The list of a `ManyModels`, and its `ModelManager`."""
 
     def __init__(
         self,
@@ -51,9 +52,7 @@ class Directory:
         await asyncio.to_thread(look_at, visible)
         return {
             "data": [*(self._row(caller, model) for model in visible), *self._downloads.rows()],
-            "models": [
-                render_capabilities(model.name, kind_of_model(model), model.info) for model in visible
-            ],
+            "models": [render_capabilities(model.name, model.kind, model.info) for model in visible],
             "memory": {"limit": self._registry.host_bytes},
         }
 
@@ -159,7 +158,7 @@ class Directory:
             "created": self._started_at,
             "owned_by": "llamacpp",
             "name": title_of_model(model),
-            "kind": kind_of_model(model).value,
+            "kind": model.kind.value,
             "status": render_status(model, self._registry.place(model), tells_why=not caller.is_anonymous),
             "architecture": {"input_modalities": ["text", *inputs], "output_modalities": ["text"]},
             "source": entry.source,

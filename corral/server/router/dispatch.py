@@ -1,4 +1,4 @@
-"""Forward each request to the application of its model, which is loaded if necessary."""
+"""Answer each request with the services of its model, which is loaded if necessary."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from corral.api.caller import caller_in
 from corral.api.disconnect import ClientGone, run_for_client
-from corral.api.error import ErrorAnswer
-from corral.api.policy import ModelUse, NamedIn, Policy
+from corral.api.policy import ModelUse, NamedIn
+from corral.api.router import ApiRoute
+from corral.api.services import ServerServices
 from corral.core.errors import CorralError
-from corral.core.settings import ServerSettings
 from corral.server.request_name import (
     ReadBody,
     is_long,
@@ -25,29 +25,25 @@ from corral.server.router.lender import FIELDS, Lender, name_in
 from corral.server.router.model import ServedModel
 from corral.server.router.registry import Entry, Registry
 from corral.server.router.waiting import WaitingStream, wants_progress
-from corral.telemetry.record import RequestRecord
-from corral.telemetry.request_observer import Asked
 
 
 class ModelDispatch:
-    """ASGI middleware of the hub, after access control: what is for no model is the hub's."""
+    """What is for no model is answered with the services that all share."""
 
-    def __init__(self, app: ASGIApp, registry: Registry, lender: Lender, server: ServerSettings) -> None:
-        self._app = app
+    def __init__(self, registry: Registry, lender: Lender, of_server: ServerServices) -> None:
         self._registry = registry
         self._lender = lender
-        self._server = server
+        self._of_server = of_server
+        self._server = of_server.settings.server
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        use = _use_of(scope) if scope["type"] == "http" else None
+    async def answer(self, route: ApiRoute, scope: Scope, receive: Receive, send: Send) -> None:
+        use = _use_of(route, scope)
         if use is None:
-            await self._app(scope, receive, send)
+            await route.serve(self._of_server, scope, receive, send)
             return
         try:
             model, body = await self._find(scope, use, receive)
-            await self._serve(model, use, scope, receive if body is None else body, send)
-        except CorralError as error:
-            await ErrorAnswer(error)(scope, receive, send)
+            await self._serve(route, model, use, scope, receive if body is None else body, send)
         except (ClientDisconnect, ClientGone):
             return
 
@@ -61,7 +57,13 @@ class ModelDispatch:
         return await self._lender.find(name, use, caller_in(scope)), body
 
     async def _serve(
-        self, model: ServedModel, use: ModelUse, scope: Scope, receive: Receive, send: Send
+        self,
+        route: ApiRoute,
+        model: ServedModel,
+        use: ModelUse,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
         async def wait(entry: Entry) -> None:
             nonlocal send
@@ -73,8 +75,8 @@ class ModelDispatch:
                 await run_for_client(entry.ready(), receive.rest)
 
         caller, query, is_work = caller_in(scope), query_of(scope), scope["method"] == "POST"
-        async with self._lender.hold(model, use, caller, query, wait, is_work) as front:
-            await (front.app if front is not None else self._app)(scope, receive, send)
+        async with self._lender.hold(model, use, caller, query, wait, is_work) as services:
+            await route.serve(services, scope, receive, send)
 
     async def _report_progress(
         self, entry: Entry, event: Mapping[str, Any], scope: Scope, receive: ReadBody, send: Send
@@ -91,23 +93,9 @@ class ModelDispatch:
         return stream.send
 
 
-class ModelObserver:
-    """Passes the record of a request on to the observers of its model. A `RequestObserver`."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    def on_request_end(self, asked: Asked, record: RequestRecord) -> None:
-        model = self._registry.models.get(record.model)
-        if model is not None and model.front is not None:
-            for observer in model.front.observers:
-                observer.on_request_end(asked, record)
-
-
-def _use_of(scope: Scope) -> ModelUse | None:
+def _use_of(route: ApiRoute, scope: Scope) -> ModelUse | None:
     """Return how a request uses its model; None: it is for no model."""
-    policy: Policy | None = scope["app"].state.table.policy(scope)
-    use = policy.model if policy is not None else None
+    use = route.policy.model
     if use is not None and use.named_in is NamedIn.QUERY_ONLY and "model" not in query_of(scope):
         return None
     return use

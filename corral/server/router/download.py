@@ -11,8 +11,9 @@ from typing import Any
 from corral.core.errors import CorralError, InvalidRequest, NotSupported, Unavailable
 from corral.core.result import Loading
 from corral.server.blocking_job import BlockingJob
-from corral.server.router.model import ModelState, ModelStore, ServedModel
+from corral.server.router.model import ModelState, ServedModel
 from corral.server.router.registry import Registry
+from corral.server.router.store import ModelStore
 
 MAX_DOWNLOADS = 4
 _NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}(?::[\w.-]{1,32})?", re.ASCII)

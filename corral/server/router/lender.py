@@ -8,13 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 
 from corral.api.caller import Caller
 from corral.api.internal import Ask
+from corral.api.model_directory import known_client
 from corral.api.policy import ModelUse, NamedIn, Unloaded
-from corral.api.services import Services
-from corral.core.client import Client
+from corral.api.services import ServerServices
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
 from corral.core.settings import ServerSettings
-from corral.server.front import Front
 from corral.server.request_name import find_name, is_long
 from corral.server.router.model import ServedModel
 from corral.server.router.registry import Entry, Registry
@@ -25,24 +24,24 @@ _FALSE = ("0", "false", "off", "no")
 
 
 class Lender:
-    def __init__(self, registry: Registry, server: ServerSettings, services: Services) -> None:
-        """`services`: of the server, for what is for no model."""
+    def __init__(self, registry: Registry, server: ServerSettings, of_server: ServerServices) -> None:
+        """`of_server`: for what is for no model."""
         self._registry = registry
         self._server = server
-        self._services = services
+        self._of_server = of_server
 
     @contextlib.asynccontextmanager
-    async def lend(self, ask: Ask, use: ModelUse | None) -> AsyncIterator[Services]:
+    async def lend(self, ask: Ask, use: ModelUse | None) -> AsyncIterator[ServerServices]:
         """Have the services for a request that the server itself makes."""
         name = ask.query.get("model")
         if use is None or (use.named_in is NamedIn.QUERY_ONLY and name is None):
-            yield self._services
+            yield self._of_server
             return
         if name is None and use.named_in in FIELDS:
             name = await name_in(ask.body, FIELDS[use.named_in])
         model = await self.find(name, use, ask.caller)
-        async with self.hold(model, use, ask.caller, ask.query) as front:
-            yield front.services if front is not None else self._services
+        async with self.hold(model, use, ask.caller, ask.query) as services:
+            yield services
 
     async def find(self, name: str | None, use: ModelUse, caller: Caller) -> ServedModel:
         """Return the model with this name; without one, the one that is used by default."""
@@ -60,25 +59,27 @@ class Lender:
         query: Mapping[str, str],
         wait: Callable[[Entry], Awaitable[None]] = Entry.ready,
         is_work: bool = True,
-    ) -> AsyncIterator[Front | None]:
-        """Have what serves a model; None: the server answers from the model's file. `wait`: until it is
-        ready. `is_work`: the model counts as used."""
+    ) -> AsyncIterator[ServerServices]:
+        """Have the services of a model; those of the server, if the answer is from the model's file.
+
+        `wait`: until it is ready. `is_work`: the model counts as used.
+        """
         caller.record.model = model.name
         if not model.is_open and use.unloaded is Unloaded.REFUSE:
             raise InvalidRequest("model is not loaded")
         if not model.is_open and use.unloaded is Unloaded.ANSWER:
-            yield None
+            yield self._of_server
             return
         if model.is_open and model.front is not None and not use.wakes:
             if is_work:
                 model.touch()
-            yield model.front
+            yield model.front.services
             return
         entry = self._registry.enter(model, self._autoloads(caller, query))
         try:
             await wait(entry)
             assert model.front is not None
-            yield model.front
+            yield model.front.services
         finally:
             self._registry.leave(entry)
 
@@ -94,11 +95,6 @@ class Lender:
         if not (default or caller.work is not None):
             client.require(Permission.CHANGE, "loading a model", "autoload")
         return True
-
-
-def known_client(caller: Caller) -> Client | None:
-    """Return the client of a request; None if it has no key although keys are required."""
-    return None if caller.is_anonymous else caller.client
 
 
 async def name_in(body: bytes, fields: Sequence[str]) -> str | None:

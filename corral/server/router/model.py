@@ -14,17 +14,17 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sized
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 import psutil
-from starlette.applications import Starlette
 
 from corral.api.background import cancel
-from corral.api.services import Services
+from corral.api.model_kind import Kind
+from corral.api.services import ServerServices, Services
 from corral.core.catalog import CatalogModel
 from corral.core.errors import CorralError, EngineDied, InsufficientStorage
 from corral.core.result import Loading, MemoryPlan, ModelInfo, Stage
@@ -34,13 +34,16 @@ from corral.link.lifecycle import EngineState
 from corral.link.renderer import Renderer
 from corral.memory.plan import HOST, HOST_MARGIN
 from corral.server.blocking_job import BlockingJob, ReportProgress
+from corral.server.engines import open_engine
 from corral.server.front import Front
 from corral.server.router.failure import Failure
+from corral.server.router.header import look_at_entry
 from corral.server.router.residency import Phase, Residency, Stay
+from corral.server.router.store import Locate
 from corral.server.text_processes import start_tokenizer
 from corral.telemetry.dispatcher import Telemetry
-
-Locate = Callable[[Settings, ReportProgress], Settings]
+from corral.telemetry.ledger import Ledger
+from corral.telemetry.loop_meter import LoopMeter
 
 _log = logging.getLogger("corral")
 _STARTING = (EngineState.LOADING, EngineState.RESTARTING, EngineState.WAKING)
@@ -69,22 +72,15 @@ class Owner(Protocol):
     def on_phase(self, model: ServedModel) -> None: ...
 
 
-class ModelStore(Protocol):
-    """Downloaded models. All of it blocks, and raises CorralError."""
-
-    def download(self, name: str, report: ReportProgress) -> CatalogModel: ...
-
-    def remove(self, name: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Surroundings:
-    """What all models share. `locate` downloads files; it blocks."""
+    """What all models share. `locate` downloads files; it blocks. `of_server`: set before the first load."""
 
-    hub: Starlette
-    connections: Sized
     renderer: Renderer
     locate: Locate
+    ledger: Ledger
+    loop: LoopMeter
+    of_server: ServerServices = field(init=False)
 
 
 class ServedModel:
@@ -115,6 +111,26 @@ class ServedModel:
     @property
     def info(self) -> ModelInfo | None:
         return self._engine.info if self._engine is not None else None
+
+    @property
+    def path(self) -> str:
+        return self.entry.settings.engine.model
+
+    @property
+    def max_predict(self) -> int:
+        return self.entry.settings.server.max_predict
+
+    @property
+    def services(self) -> Services | None:
+        return self.front.services if self._is_open and self.front is not None else None
+
+    @property
+    def is_in_memory(self) -> bool:
+        return self.state is ModelState.LOADED
+
+    @property
+    def kind(self) -> Kind:
+        return look_at_entry(self.entry).kind
 
     @property
     def needs(self) -> Mapping[str, int]:
@@ -266,15 +282,9 @@ class ServedModel:
 
         settings = await BlockingJob(self._find_files, note).run()
         self._early = None
-        hub: Services = self._around.hub.state.services
-        server, telemetry = settings.server, Telemetry(hub.telemetry.ledger)
-        engine = self._engine = EngineClient(
-            self._limited(settings.engine),
-            server.engine_timeout_s,
-            telemetry,
-            server.engine_restarts,
-            server.sleep_idle_s,
-            on_restart=self._on_restart,
+        telemetry = Telemetry(self._around.ledger, self._around.loop)
+        engine = self._engine = open_engine(
+            self._limited(settings.engine), settings.server, telemetry, self._on_restart
         )
         engine.lifecycle.owned_by(self)
         starting = asyncio.create_task(engine.lifecycle.start())
@@ -282,7 +292,7 @@ class ServedModel:
         reading: asyncio.Task[Any] | None = None
         try:
             front = await self._open_front(settings, engine, telemetry)
-            front.start(self._around.connections)
+            front.start()
             reading = asyncio.create_task(self._read_vocabulary(front, engine))
             info, vocab = await asyncio.gather(starting, reading)
         finally:
@@ -294,11 +304,13 @@ class ServedModel:
         return engine
 
     async def _open_front(self, settings: Settings, engine: EngineClient, telemetry: Telemetry) -> Front:
-        renderer, hub = self._around.renderer, self._around.hub
+        renderer, of_server = self._around.renderer, self._around.of_server
         tokenizer = start_tokenizer(settings.server)
         renderer.start()
         try:
-            self.front = await asyncio.to_thread(Front, settings, engine, telemetry, tokenizer, renderer, hub)
+            self.front = await asyncio.to_thread(
+                Front, of_server, settings, engine, telemetry, tokenizer, renderer, _wake_later
+            )
         except BaseException:
             await asyncio.to_thread(tokenizer.close)
             raise
@@ -322,7 +334,6 @@ class ServedModel:
         if engine is not None:
             await engine.lifecycle.close()
         if front is not None:
-            front.monitor.close()
             await front.close()
         self._engine, self.front, self._is_open, self._early = None, None, False, None
 
@@ -377,6 +388,10 @@ class ServedModel:
     async def _read_vocabulary(front: Front, engine: EngineClient) -> Any:
         path = await engine.lifecycle.opened()
         return await asyncio.to_thread(front.read_vocabulary, path)
+
+
+def _wake_later() -> None:
+    """Only requests that need an engine now have one loaded: others may have to make room for it."""
 
 
 def full_needs(planned: Mapping[str, int], settings: Settings) -> dict[str, int]:

@@ -33,7 +33,7 @@ from corral.api.router import Operation, PathParameter, Router
 from corral.api.routes.batch import find_batch
 from corral.api.routes.file import batches_of
 from corral.api.routes.read_model import read_model
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.core.errors import Conflict, InvalidRequest
 from corral.core.key_role import Permission
 from corral.storage.batch_record import BatchRecord, Counts, FileRecord, new_id
@@ -61,7 +61,7 @@ _QUERIES = (
     openapi_extra=body_of(MessageBatchRequest),
     responses=answers(MESSAGE_BATCH, 501, 507),
 )
-async def create(request: Request, services: Services) -> Response:
+async def create(request: Request, services: ServerServices) -> Response:
     """Create many messages, below all other work, in Anthropic's shape."""
     runner, store, owner = batches_of(services, request)
     body = await read_model(request, services, MessageBatchRequest)
@@ -96,7 +96,7 @@ async def create(request: Request, services: Services) -> Response:
     openapi_extra=queries(*_QUERIES),
     responses=answers(MESSAGE_BATCHES, 400, 501),
 )
-async def batches(request: Request, services: Services) -> Response:
+async def batches(request: Request, services: ServerServices) -> Response:
     """All batches of the key, newest first, in Anthropic's shape."""
     runner, store, owner = batches_of(services, request)
     params = request.query_params
@@ -121,7 +121,7 @@ async def batches(request: Request, services: Services) -> Response:
     policy=replace(_POLICY, live=Live.BATCH),
     responses=answers(MESSAGE_BATCH, 404, 501),
 )
-async def retrieve(request: Request, services: Services, id: _Id) -> Response:
+async def retrieve(request: Request, services: ServerServices, id: _Id) -> Response:
     """A batch, and how far it is, in Anthropic's shape."""
     runner, _, owner = batches_of(services, request)
     batch = await find_batch(runner, owner, id, is_messages=True)
@@ -134,7 +134,7 @@ async def retrieve(request: Request, services: Services, id: _Id) -> Response:
     policy=replace(_POLICY, live=Live.BATCH),
     responses=answers(MESSAGE_BATCH, 404, 501),
 )
-async def cancel(request: Request, services: Services, id: _Id) -> Response:
+async def cancel(request: Request, services: ServerServices, id: _Id) -> Response:
     """Stop a batch; results that it has stay."""
     runner, _, owner = batches_of(services, request)
     batch = await find_batch(runner, owner, id, is_messages=True)
@@ -148,7 +148,7 @@ async def cancel(request: Request, services: Services, id: _Id) -> Response:
     policy=_POLICY,
     responses=answers(None, 404, 409, 501, also=[JSONL]),
 )
-async def results(request: Request, services: Services, id: _Id) -> Response:
+async def results(request: Request, services: ServerServices, id: _Id) -> Response:
     """The results of a batch that has ended, one per line."""
     runner, store, owner = batches_of(services, request)
     batch = await find_batch(runner, owner, id, is_messages=True)
@@ -163,7 +163,7 @@ async def results(request: Request, services: Services, id: _Id) -> Response:
     policy=replace(_POLICY, live=Live.BATCH),
     responses=answers(MESSAGE_BATCH_DELETED, 404, 409, 501),
 )
-async def delete(request: Request, services: Services, id: _Id) -> Response:
+async def delete(request: Request, services: ServerServices, id: _Id) -> Response:
     """Delete a batch that has ended, and its results."""
     runner, store, owner = batches_of(services, request)
     batch = await find_batch(runner, owner, id, is_messages=True)

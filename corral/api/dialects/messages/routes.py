@@ -30,13 +30,14 @@ from corral.api.dialects.messages.schema import (
 )
 from corral.api.dialects.place import renaming
 from corral.api.disconnect import run_for_client
+from corral.api.model_directory import ListedModel
 from corral.api.openapi import EVENTS, answers
 from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded, for_model, for_server
 from corral.api.prepare_chat import prepare_chat
 from corral.api.render.warning import render_warnings
 from corral.api.router import Operation, PathParameter, Router
-from corral.api.services import Services
-from corral.core.errors import NotFound
+from corral.api.services import ServerServices
+from corral.core.errors import NotFound, UnknownModel
 from corral.core.key_role import Permission
 
 _MODEL = ModelUse(Role.GENERATE, NamedIn.BODY, Unloaded.LOAD, wakes=True, progress=None)
@@ -93,14 +94,14 @@ async def count(call: Call[CountTokensRequest]) -> Response:
     policy=for_server(Permission.PUBLIC, MESSAGES_ERRORS),
     fits=_is_versioned,
 )
-async def models(request: Request, services: Services) -> Response:
-    """All models: there is one."""
-    model = _render_model(services)
-    is_past = request.query_params.get("after_id") == model["id"]
-    is_before = request.query_params.get("before_id") == model["id"]
-    return with_id(
-        caller_in(request.scope).record, JsonResponse(render_page([] if is_past or is_before else [model]))
-    )
+async def models(request: Request, services: ServerServices) -> Response:
+    """All models. compat: /v1/models: only a list of one has an end that clients ask for."""
+    caller, query = caller_in(request.scope), request.query_params
+    rows = [_render_model(each, services) for each in services.models.visible(caller)]
+    edges = {query.get("after_id"), query.get("before_id")}
+    if not services.models.are_named:
+        rows = [row for row in rows if row["id"] not in edges]
+    return with_id(caller.record, JsonResponse(render_page(rows)))
 
 
 @router.get(
@@ -110,13 +111,15 @@ async def models(request: Request, services: Services) -> Response:
     fits=_is_versioned,
 )
 async def model(
-    request: Request, services: Services, name: Annotated[str, PathParameter("The model's name.")]
+    request: Request, services: ServerServices, name: Annotated[str, PathParameter("The model's name.")]
 ) -> Response:
     """One model by its name."""
-    rendered = _render_model(services)
-    if name != rendered["id"]:
-        raise NotFound(f"model '{name:.256}' not found")
-    return with_id(caller_in(request.scope).record, JsonResponse(rendered))
+    caller = caller_in(request.scope)
+    try:
+        found = services.models.find(caller, name)
+    except UnknownModel as error:
+        raise NotFound(error.message) from None
+    return with_id(caller.record, JsonResponse(_render_model(found, services)))
 
 
 async def _parse(call: Call[FieldsT]) -> ParsedMessages:
@@ -134,7 +137,5 @@ async def _prepare(call: Call[MessagesRequest], parsed: ParsedMessages) -> Ready
 _MESSAGES = Dialect(_parse, _prepare)
 
 
-def _render_model(services: Services) -> dict[str, Any]:
-    return render_model(
-        services.model.name, services.engine.info, services.started_at, services.defaults.max_predict
-    )
+def _render_model(model: ListedModel, services: ServerServices) -> dict[str, Any]:
+    return render_model(model.name, model.info, services.started_at, model.max_predict)

@@ -1,16 +1,22 @@
-"""Render the loaded model as ollama lists, shows and reports models."""
+"""Render models as ollama lists, shows and reports models."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
 from typing import Any
 
 from corral.api.dialects.timestamp import timestamp
 from corral.api.model import ModelFacts
+from corral.api.model_directory import ListedModel
 from corral.api.model_kind import kind_of_info
+from corral.api.services import ServerServices, Services
 from corral.chat.chat_format import ChatFormat
+from corral.core.errors import NotFound
 from corral.core.media_item import MediaKind
 from corral.core.result import ModelInfo
+from corral.gguf.preflight import read_header
 
 _NOT_IN_PS = ("modified_at", "capabilities")
 _FOREVER = "9999-12-31T23:59:59Z"
@@ -29,10 +35,40 @@ def render_model(model: ModelFacts, started_at: int, digest: str) -> dict[str, A
     }
 
 
-def render_process(
-    model: ModelFacts, started_at: int, digest: str, unloads_in_s: float | None
-) -> dict[str, Any]:
-    """Render the model in memory for `/api/ps`."""
+async def render_listed(model: ListedModel, server: ServerServices) -> dict[str, Any]:
+    """Render a model for `/api/tags`, loaded or not."""
+    if model.services is not None:
+        facts = model.services.model
+        row = render_model(facts, server.started_at, await server.file_digest.read(facts.path))
+    else:
+        size = os.path.getsize(model.path) if os.path.isfile(model.path) else 0
+        row = {"name": model.name, "model": model.name, "size": size, "digest": "", "details": _family("")}
+    kind = await asyncio.to_thread(lambda: model.kind)
+    return {**row, "capabilities": [kind.capability]}
+
+
+def render_file(model: ListedModel) -> dict[str, Any]:
+    """Render what the file of a model says that is not loaded; reads it. Raises NotFound."""
+    try:
+        header = read_header(model.path)
+    except OSError:
+        raise NotFound(f"model '{model.name}' is not downloaded") from None
+    family = header.architecture
+    numbers = {key: value for key, value in header.metadata.items() if isinstance(value, int | float)}
+    return {
+        "modelfile": "",
+        "parameters": "",
+        "template": str(header.metadata.get("tokenizer.chat_template", "")),
+        "details": _family(family),
+        "model_info": {"general.architecture": family, **numbers},
+        "capabilities": [model.kind.capability],
+    }
+
+
+async def render_process(services: Services) -> dict[str, Any]:
+    """Render a model in memory for `/api/ps`."""
+    model, started_at, unloads_in_s = services.model, services.started_at, services.engine.unloads_in_s
+    digest = await services.file_digest.read(model.path)
     info = model.info
     expires_at = _FOREVER if unloads_in_s is None else timestamp(time.time() + unloads_in_s)
     listed = {k: v for k, v in render_model(model, started_at, digest).items() if k not in _NOT_IN_PS}
@@ -86,6 +122,11 @@ def _details(info: ModelInfo) -> dict[str, Any]:
         "parameter_size": _size(info.n_params),
         "quantization_level": words[2] if len(words) > 2 else "unknown",
     }
+
+
+def _family(family: str) -> dict[str, Any]:
+    """Return what a file says."""
+    return {"parent_model": "", "format": "gguf", "family": family, "families": [family] if family else []}
 
 
 def _size(n_params: int) -> str:

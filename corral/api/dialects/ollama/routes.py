@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -17,6 +18,7 @@ from corral import __version__
 from corral.api import group
 from corral.api.body import JsonResponse
 from corral.api.call import Call
+from corral.api.caller import caller_in
 from corral.api.dialect import Dialect, Ready, run_dialect
 from corral.api.dialects.error_shape import LLAMA_ERRORS, OLLAMA_ERRORS
 from corral.api.dialects.ollama import model_list, schema
@@ -43,12 +45,12 @@ from corral.api.router import Operation, Router
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.completion import CompletionRequest, GenerationFields
 from corral.api.schema.infill import InfillRequest
-from corral.api.services import Services
+from corral.api.services import ServerServices, Services
 from corral.api.sse import EventStream
 from corral.chat.message import parse_tools
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
-from corral.link.lifecycle import EngineState
+from corral.core.settings import ServerSettings
 
 _EUCLIDEAN = 2
 _VERSION = "0.13.4"  # of ollama: it has all that is here, and Codex takes no older one
@@ -69,18 +71,26 @@ _GENERATES = Policy(
 _EMBEDS = replace(_GENERATES, model=replace(_MODEL, role=Role.EMBED))
 
 
-def _has_no_page(scope: Scope) -> bool:
-    """Whether `/` is for ollama's clients; methods other than HEAD stay a 404."""
-    app = scope.get("app")
-    has_page = app is None or app.state.services.settings.server.ui
-    return not has_page and scope["method"] == "HEAD"
+def _is_head(scope: Scope) -> bool:
+    """Whether a request for `/` is that of ollama's clients; other methods stay a 404."""
+    return bool(scope["method"] == "HEAD")
+
+
+def _has_no_page(server: ServerSettings) -> bool:
+    return not server.ui
 
 
 router = Router()
 
 
-@router.head("/", operation=None, policy=for_server(Permission.ANY, LLAMA_ERRORS), fits=_has_no_page)
-async def running(_request: Request, _services: Services) -> Response:
+@router.head(
+    "/",
+    operation=None,
+    policy=for_server(Permission.ANY, LLAMA_ERRORS),
+    fits=_is_head,
+    only_if=_has_no_page,
+)
+async def running(_request: Request, _services: ServerServices) -> Response:
     """Whether there is a server."""
     return PlainTextResponse("Ollama is running")
 
@@ -149,10 +159,10 @@ async def embed_prompt(call: Call[schema.OllamaEmbeddingsRequest]) -> Response:
     policy=for_server(Permission.ANY, OLLAMA_ERRORS),
     responses=answers(schema.MODELS),
 )
-async def tags(_request: Request, services: Services) -> Response:
+async def tags(request: Request, services: ServerServices) -> Response:
     """All models, in ollama's shape."""
-    digest = await services.file_digest.read(services.model.path)
-    return JsonResponse({"models": [model_list.render_model(services.model, services.started_at, digest)]})
+    visible = services.models.visible(caller_in(request.scope))
+    return JsonResponse({"models": [await model_list.render_listed(each, services) for each in visible]})
 
 
 @router.get(
@@ -161,15 +171,11 @@ async def tags(_request: Request, services: Services) -> Response:
     policy=for_server(Permission.ANY, OLLAMA_ERRORS),
     responses=answers(schema.MODELS),
 )
-async def processes(_request: Request, services: Services) -> Response:
+async def processes(request: Request, services: ServerServices) -> Response:
     """The models in memory, in ollama's shape."""
-    if services.engine.state is EngineState.SLEEPING:
-        return JsonResponse({"models": []})
-    digest = await services.file_digest.read(services.model.path)
-    process = model_list.render_process(
-        services.model, services.started_at, digest, services.engine.unloads_in_s
-    )
-    return JsonResponse({"models": [process]})
+    visible = services.models.visible(caller_in(request.scope))
+    found = [each.services for each in visible if each.services is not None and each.is_in_memory]
+    return JsonResponse({"models": [await model_list.render_process(each) for each in found]})
 
 
 @router.get(
@@ -178,7 +184,7 @@ async def processes(_request: Request, services: Services) -> Response:
     policy=for_server(Permission.ANY, OLLAMA_ERRORS),
     responses=answers(schema.VERSION),
 )
-async def version(_request: Request, _services: Services) -> Response:
+async def version(_request: Request, _services: ServerServices) -> Response:
     """The version of ollama whose API this is, and the server's own."""
     return JsonResponse({"version": _VERSION, "corral_version": __version__})
 
@@ -191,8 +197,11 @@ async def version(_request: Request, _services: Services) -> Response:
     responses=answers(schema.SHOW, 404),
 )
 async def show(call: Call[schema.OllamaShowRequest]) -> Response:
-    """What is known of the model, in ollama's shape."""
-    services = call.services  # compat: /api/chat: one model has any name
+    """What is known of the model, in ollama's shape; of one that is not loaded, what its file says."""
+    services: ServerServices = call.services  # compat: /api/chat: one model has any name
+    if not isinstance(services, Services):
+        found = services.models.find(call.caller, call.body.model or call.body.name)
+        return JsonResponse(await asyncio.to_thread(model_list.render_file, found))
     fim = services.model.vocab.fim
     can_infill = None not in (fim.pre, fim.suf, fim.mid)
     digest = await services.file_digest.read(services.model.path)

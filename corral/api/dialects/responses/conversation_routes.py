@@ -32,7 +32,7 @@ from corral.api.policy import for_server
 from corral.api.render.warning import render_warnings
 from corral.api.router import Operation, PathParameter, Router
 from corral.api.schema.parse import RequestModel
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.core.client import Client
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
@@ -72,7 +72,7 @@ async def create(call: Call[ConversationRequest]) -> Response:
     policy=_STORED,
     responses=answers(CONVERSATION, 404),
 )
-async def retrieve(request: Request, services: Services, id: _Id) -> Response:
+async def retrieve(request: Request, services: ServerServices, id: _Id) -> Response:
     """A conversation, without its items."""
     archive, client = _archive(services, caller_in(request.scope))
     return JsonResponse((await archive.load_conversation(client, id)).render())
@@ -103,7 +103,7 @@ async def update(call: Call[ConversationUpdateRequest], id: _Id) -> Response:
     policy=_STORED,
     responses=answers(DELETED, 404),
 )
-async def delete(request: Request, services: Services, id: _Id) -> Response:
+async def delete(request: Request, services: ServerServices, id: _Id) -> Response:
     """Remove a conversation."""
     archive, client = _archive(services, caller_in(request.scope))
     await archive.remove_conversation(client, id)
@@ -117,7 +117,7 @@ async def delete(request: Request, services: Services, id: _Id) -> Response:
     openapi_extra=queries(*QUERIES),
     responses=answers(ITEMS, 400, 404),
 )
-async def list_items(request: Request, services: Services, id: _Id) -> Response:
+async def list_items(request: Request, services: ServerServices, id: _Id) -> Response:
     """The items of a conversation."""
     archive, client = _archive(services, caller_in(request.scope))
     return JsonResponse(
@@ -153,7 +153,7 @@ async def create_items(call: Call[ConversationItemsRequest], id: _Id) -> Respons
     policy=_STORED,
     responses=answers(ITEM, 404),
 )
-async def retrieve_item(request: Request, services: Services, id: _Id, item_id: _ItemId) -> Response:
+async def retrieve_item(request: Request, services: ServerServices, id: _Id, item_id: _ItemId) -> Response:
     """An item of a conversation."""
     archive, client = _archive(services, caller_in(request.scope))
     return JsonResponse((await archive.load_conversation(client, id)).find(item_id))
@@ -165,7 +165,7 @@ async def retrieve_item(request: Request, services: Services, id: _Id, item_id: 
     policy=_STORED,
     responses=answers(CONVERSATION, 404),
 )
-async def delete_item(request: Request, services: Services, id: _Id, item_id: _ItemId) -> Response:
+async def delete_item(request: Request, services: ServerServices, id: _Id, item_id: _ItemId) -> Response:
     """Remove an item from a conversation."""
     archive, client = _archive(services, caller_in(request.scope))
 
@@ -176,7 +176,7 @@ async def delete_item(request: Request, services: Services, id: _Id, item_id: _I
     return JsonResponse((await archive.edit_conversation(client, id, remove)).render())
 
 
-def _archive(services: Services, caller: Caller) -> tuple[Archive, Client]:
+def _archive(services: ServerServices, caller: Caller) -> tuple[Archive, Client]:
     return services.responses, caller.client
 
 

@@ -49,7 +49,7 @@ from corral.api.query_number import query_number
 from corral.api.render.warning import render_warnings
 from corral.api.respond import open_choices, respond
 from corral.api.router import Operation, PathParameter, Router
-from corral.api.services import Services
+from corral.api.services import ServerServices
 from corral.api.sse import EventStream
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
@@ -149,7 +149,7 @@ async def compact(call: Call[CompactRequest]) -> Response:
     ),
     responses=answers(RESPONSE, 400, 404, also=[EVENTS]),
 )
-async def retrieve(request: Request, services: Services, id: _Id) -> Response:
+async def retrieve(request: Request, services: ServerServices, id: _Id) -> Response:
     """A stored response, or its events."""
     archive, client = services.responses, caller_in(request.scope).client
     start = _first_event(request.query_params)
@@ -168,7 +168,7 @@ async def retrieve(request: Request, services: Services, id: _Id) -> Response:
     policy=_STORED,
     responses=answers(RESPONSE, 400, 404),
 )
-async def cancel(request: Request, services: Services, id: _Id) -> Response:
+async def cancel(request: Request, services: ServerServices, id: _Id) -> Response:
     """Stop a response that runs in the background; one that has ended stays as it is."""
     archive, client = services.responses, caller_in(request.scope).client
     if (run := archive.find_run(client, id)) is not None:
@@ -185,7 +185,7 @@ async def cancel(request: Request, services: Services, id: _Id) -> Response:
     policy=_STORED,
     responses=answers(DELETED, 404),
 )
-async def delete(request: Request, services: Services, id: _Id) -> Response:
+async def delete(request: Request, services: ServerServices, id: _Id) -> Response:
     """Remove a response; one that is running is stopped."""
     await services.responses.remove(caller_in(request.scope).client, id)
     return JsonResponse({"id": id, "object": "response", "deleted": True})
@@ -198,7 +198,7 @@ async def delete(request: Request, services: Services, id: _Id) -> Response:
     openapi_extra=queries(*QUERIES),
     responses=answers(ITEMS, 400, 404),
 )
-async def input_items(request: Request, services: Services, id: _Id) -> Response:
+async def input_items(request: Request, services: ServerServices, id: _Id) -> Response:
     """The items that a response answers."""
     archive, client = services.responses, caller_in(request.scope).client
     run = archive.find_run(client, id)

@@ -1,0 +1,70 @@
+"""Open the engine, or the engines, of one model, as its options say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from corral.core.result import Loading
+from corral.core.settings import EngineSettings, ServerSettings
+from corral.link.client import EngineClient
+from corral.telemetry.dispatcher import Telemetry
+
+if TYPE_CHECKING:
+    from corral.link.fleet import Fleet
+
+
+def open_engine(
+    engine: EngineSettings,
+    server: ServerSettings,
+    telemetry: Telemetry,
+    on_restart: Callable[[str], None],
+    on_loading: Callable[[Loading], None] = lambda _: None,
+) -> EngineClient:
+    """Open one on the event loop; nothing starts yet."""
+    return EngineClient(
+        engine,
+        server.engine_timeout_s,
+        telemetry,
+        server.engine_restarts,
+        server.sleep_idle_s,
+        on_loading,
+        on_restart,
+    )
+
+
+def open_engines(
+    engine: EngineSettings,
+    server: ServerSettings,
+    telemetry: Telemetry,
+    on_restart: Callable[[str], None],
+    on_loading: Callable[[Loading], None],
+) -> EngineClient | Fleet:
+    """Open as many as `--engines` and `--ray` say."""
+    if server.n_engines == 1 and not server.ray:
+        return open_engine(engine, server, telemetry, on_restart, on_loading)
+    from corral.link.fleet import Fleet  # few servers need it
+
+    more: dict[str, Any] = {}
+    if server.engines_min >= 0:
+        from corral.link.autoscale import ScaleLimits
+
+        wait_s, idle_s = server.engines_wait_ms / 1e3, server.engines_idle_seconds
+        more["scale"] = ScaleLimits(min(server.engines_min, server.n_engines), wait_s, idle_s)
+    if server.ray:
+        from corral.cluster.end import open_in_cluster
+        from corral.cluster.node_share import shares_on_nodes
+
+        more |= {"open_end": partial(open_in_cluster, server), "share_out": shares_on_nodes}
+    return Fleet(
+        engine,
+        server.n_engines,
+        server.engine_timeout_s,
+        telemetry,
+        server.engine_restarts,
+        server.sleep_idle_s,
+        on_loading,
+        on_restart,
+        **more,
+    )
