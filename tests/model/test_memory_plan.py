@@ -13,7 +13,7 @@ from corral.core.errors import CorralError
 from corral.core.modifier import Override, ScaledFile
 from corral.core.settings import EngineSettings
 from corral.gguf.model_file import read_model
-from corral.llama import library
+from corral.llama import hardware, library
 from corral.llama.backend import LlamaBackend
 from corral.llama.device import devices
 from corral.llama.encoder import Encoder, most_cells
@@ -27,6 +27,12 @@ from corral.memory.probe import Probe, fit_memory, read_machine
 MIB = 1 << 20
 _F32, _Q8_0 = 0, 8  # among ggml's types
 SIZE = re.compile(r"^(\w+): +(\S+) +(\w+) buffer size = +([\d.]+) MiB")
+
+
+@pytest.fixture(autouse=True)
+def plain_attention(monkeypatch):
+    """Sizes of buffers are those without flash attention, whatever is faster on this CPU."""
+    monkeypatch.setattr(hardware, "has_fast_plain_attention", lambda cpu: True)
 
 
 def settings(path, **options) -> EngineSettings:

@@ -101,7 +101,7 @@ class StateServer(CorralProcess):
     """The tiny model with two slots, a directory for states, and no cache behind them."""
 
     def __init__(self, tiny: Path, path: Path, *options: object) -> None:
-        kept = ("--slots", "--slot-save-path", path, "--cache-ram", 0)
+        kept = ("-fa", "off", "--slots", "--slot-save-path", path, "--cache-ram", 0)
         super().__init__("-m", tiny, "-np", 2, *kept, *options)
         self.path = path
 

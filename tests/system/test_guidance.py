@@ -24,7 +24,7 @@ ASK: dict[str, Any] = {
 
 
 def start(tiny, *options) -> CorralProcess:
-    return CorralProcess("-m", tiny, "-c", 2048, "-t", 1, "--slots", *options)
+    return CorralProcess("-m", tiny, "-c", 2048, "-t", 1, "-fa", "off", "--slots", *options)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ def coder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(coder):
-    with CorralProcess("-m", coder, "-c", 1024, "-b", 256) as server:
+    with CorralProcess("-m", coder, "-c", 1024, "-b", 256, "-fa", "off") as server:
         yield server
 
 

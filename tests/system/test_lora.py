@@ -56,7 +56,7 @@ def directory(modifiers, tmp_path_factory):
 @pytest.fixture(scope="module")
 def running(modifiers, directory):
     files = [modifiers / f"lora-{name}.gguf" for name in "ab"]
-    options = ["-c", 4096, "-np", 4, "-t", 1, "--slots", "--lora-dir", directory]
+    options = ["-c", 4096, "-np", 4, "-t", 1, "-fa", "off", "--slots", "--lora-dir", directory]
     options += ["--lora", files[0], "--lora-scaled", files[1], 0.5]
     with CorralProcess("-m", modifiers / "llama-bpe.gguf", *options) as server:
         yield server

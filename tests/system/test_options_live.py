@@ -352,7 +352,7 @@ REFUSED: dict[str, tuple[int, list[object], dict[str, str], str]] = {
     "a pipe": (1, ["-m", "{dir}/pipe"], {}, "model '{dir}/pipe': it is not a regular file"),
     "a text": (1, ["-m", "{dir}/text"], {}, "model '{dir}/text': it is not a GGUF file"),
     "a token": (1, ["-l", "999999+1"], {}, "--logit-bias: token 999999 does not exist"),
-    "too long": (1, ["-c", 2**31 - 1], {}, "--fit on uses the first of these"),
+    "too long": (1, ["-c", 2**31 - 1, "--batch-exact"], {}, "--fit on uses the first of these"),
 }
 
 
