@@ -65,6 +65,8 @@ READY_S = 0.05  # between two checks for a ready engine
 class EngineClient:
     """Runs on the event loop. It is the listener of its own lifecycle, unless another one is given."""
 
+    engines = ()  # as of several that are one
+
     def __init__(
         self,
         settings: EngineSettings,

@@ -28,7 +28,7 @@ from corral.telemetry.ledger import DAY_S
 from corral.telemetry.loop_meter import LoopMeter
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.request_observer import Asked
-from corral.telemetry.sources import FleetSource, ServerSource, kv_use
+from corral.telemetry.sources import ServerSource, kv_use
 from corral.telemetry.task_metrics import TaskMetrics
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class _StateCollector:
             "Engine processes lost and replaced.",
             engine.n_restarts,
         )
-        if isinstance(engine, FleetSource):
+        if engine.engines:
             yield from engine_metrics(engine.engines)
         yield CounterMetricFamily(
             "corral_tokenizer_restarts",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from corral.core.modifier import AdapterInfo
 from corral.core.result import ModelInfo
@@ -26,13 +26,9 @@ class EngineSource(Protocol):
     @property
     def n_restarts(self) -> int: ...
 
-
-@runtime_checkable
-class FleetSource(EngineSource, Protocol):
-    """Of a server with several engines."""
-
     @property
-    def engines(self) -> Sequence[Member]: ...
+    def engines(self) -> Sequence[Member]:
+        """Of several as one; else empty."""
 
 
 class SessionSource(Protocol):

@@ -62,6 +62,8 @@ _compile = cache(ChatTemplate)  # nearly half of what a server takes to make
 class InlineEngine:
     """The engine's interface without a second process: it steps on the event loop."""
 
+    engines = ()
+
     def __init__(self, backend: FakeBackend, settings: EngineSettings) -> None:
         self.state = EngineState.READY
         self.info = backend.info()

@@ -34,7 +34,6 @@ from corral.core.result import BatchExact
 from corral.grammar.keyword import render_support
 from corral.link.lifecycle import EngineState
 from corral.telemetry.slots import SlotView
-from corral.telemetry.sources import FleetSource
 
 _WATCHED = ModelUse(Role.ANY, NamedIn.QUERY_ONLY, Unloaded.REFUSE, wakes=False, progress=None)
 _DESCRIBED = replace(_WATCHED, unloaded=Unloaded.LOAD)
@@ -76,9 +75,8 @@ async def health(request: Request, services: ServerServices) -> Response:
         "slots_idle": n_idle,
         "slots_processing": slots.n_busy,
     }
-    if isinstance(services.engine, FleetSource):
-        n_ready = sum(engine.is_serving for engine in services.engine.engines)
-        status["engines"] = {"ready": n_ready, "total": len(services.engine.engines)}
+    if engines := services.engine.engines:
+        status["engines"] = {"ready": sum(engine.is_serving for engine in engines), "total": len(engines)}
     if "include_slots" in query and services.settings.server.slots and _may_read(caller_in(request.scope)):
         status["slots"] = _render_slots(services)
     if is_full and "fail_on_no_slot" in query:
