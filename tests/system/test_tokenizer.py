@@ -20,15 +20,15 @@ KILLS, HANGS = "this text kills", "this text hangs"
 FAULTS = f"""
 import os, sys, time
 if "corral.link.tokenizer_worker" in sys.orig_argv:
-    from corral.llama.vocab import Vocab
-    tokenize_bytes = Vocab.tokenize_bytes
+    from corral.llama.vocab import NativeVocab
+    tokenize_bytes = NativeVocab.tokenize_bytes
     def fall_over(self, data, *options):
         if b"{KILLS}" in data:
             os.abort()
         if b"{HANGS}" in data:
             time.sleep({START_S})
         return tokenize_bytes(self, data, *options)
-    Vocab.tokenize_bytes = fall_over
+    NativeVocab.tokenize_bytes = fall_over
 """
 
 
@@ -133,7 +133,7 @@ def test_ctrl_c_is_not_for_it(server):
 def test_a_tokenizer_that_dies_over_the_vocabulary_ends_the_start(tiny, tmp_path):
     environment = faulty(tmp_path)
     with (tmp_path / "sitecustomize.py").open("a") as file:
-        file.write("    Vocab.table = lambda *_: os.abort()\n")
+        file.write("    NativeVocab.table = lambda *_: os.abort()\n")
     server = CorralProcess("-m", tiny, "-c", 512, wait=False, env=environment)
     assert server.process.wait(START_S) == 1
     server.wait_for("the tokenizer process ended with code -6")
