@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -15,6 +16,8 @@ from corral.api.policy import ModelUse, NamedIn
 from corral.api.router import ApiRoute
 from corral.api.services import ServerServices
 from corral.core.errors import CorralError
+from corral.server.boundary import Boundary
+from corral.server.errors import error_handlers
 from corral.server.request_name import (
     ReadBody,
     is_long,
@@ -25,6 +28,8 @@ from corral.server.router.lender import FIELDS, Lender, name_in
 from corral.server.router.model import ServedModel
 from corral.server.router.registry import Entry, Registry
 from corral.server.router.waiting import WaitingStream, wants_progress
+
+Serve = Callable[[ServerServices, Scope, Receive, Send], Awaitable[None]]
 
 
 class ModelDispatch:
@@ -65,18 +70,21 @@ class ModelDispatch:
         receive: Receive,
         send: Send,
     ) -> None:
+        serve: Serve = route.serve
+
         async def wait(entry: Entry) -> None:
-            nonlocal send
+            nonlocal send, serve
             if entry.is_ready or not isinstance(receive, ReadBody):
                 await entry.ready()
             elif use.progress is not None and await _wants_progress(receive):
                 send = await self._report_progress(entry, use.progress, scope, receive, send)
+                serve = _ending_errors(route)  # as events, since the answer has begun
             else:
                 await run_for_client(entry.ready(), receive.rest)
 
         caller, query, is_work = caller_in(scope), query_of(scope), scope["method"] == "POST"
         async with self._lender.hold(model, use, caller, query, wait, is_work) as services:
-            await route.serve(services, scope, receive, send)
+            await serve(services, scope, receive, send)
 
     async def _report_progress(
         self, entry: Entry, event: Mapping[str, Any], scope: Scope, receive: ReadBody, send: Send
@@ -91,6 +99,15 @@ class ModelDispatch:
             await stream.fail(error)
             raise ClientGone from None
         return stream.send
+
+
+def _ending_errors(route: ApiRoute) -> Serve:
+    """Return what serves a route and answers its exceptions at once."""
+
+    async def serve(services: ServerServices, scope: Scope, receive: Receive, send: Send) -> None:
+        await Boundary(partial(route.serve, services), error_handlers())(scope, receive, send)
+
+    return serve
 
 
 def _use_of(route: ApiRoute, scope: Scope) -> ModelUse | None:
