@@ -19,7 +19,7 @@ from corral.core.settings import EngineSettings
 from corral.gguf.ggml_type import GGML_TYPES
 from corral.gguf.model_file import main_type
 from corral.llama import device
-from corral.llama.hardware import physical_cores
+from corral.llama.hardware import physical_cores, uses_flash_attn
 from corral.llama.model import Model
 from corral.tuning.benchmark import Benchmark, interleave
 from corral.tuning.candidate import Candidate, choose, try_encodings
@@ -31,13 +31,10 @@ _BATCHES = (128, 256, 512, 1024)
 _N_PROMPT = 1024  # enough to distinguish batch sizes
 _LEAST_GAIN = 1.03  # with less, the default stays
 _WIDE = ("f32", "f16", "bf16")
-_OTHERS = (
-    ("flash attention on", "-fa on", {"flash_attn": "on"}),
-    (
-        "cache of q8_0, flash attention",
-        "-ctk q8_0 -ctv q8_0",
-        {"cache_type_k": "q8_0", "cache_type_v": "q8_0"},
-    ),
+_QUANTIZED = (
+    "cache of q8_0, flash attention",
+    "-ctk q8_0 -ctv q8_0",
+    {"cache_type_k": "q8_0", "cache_type_v": "q8_0"},
 )
 
 
@@ -157,7 +154,11 @@ def _tune_batch(
 def _show_others(
     settings: EngineSettings, model: Model, report: Report, on_measurement: OnMeasurement
 ) -> None:
-    for what, option, changes in _OTHERS:
+    flash = "off" if uses_flash_attn(settings) else "on"
+    for what, option, changes in (
+        (f"flash attention {flash}", f"-fa {flash}", {"flash_attn": flash}),
+        _QUANTIZED,
+    ):
         variant = msgspec.structs.replace(settings, **changes)
         try:
             with (
