@@ -79,7 +79,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     lookup_cache_static: str = ""
     lookup_cache_dynamic: str = ""
     draft_exact: bool = True
-    batch_exact: str = "auto"  # on, off, or where it costs little
+    batch_exact: str = "auto"  # on, off, or as far as it costs nothing
     schema_retries: int = 64  # redraws of one part of an answer that is checked
     mmproj: str = ""
     mmproj_offload: bool = True

@@ -11,7 +11,7 @@ from corral.core.settings import DEFAULT_UBATCH, EngineSettings
 from corral.llama import library
 from corral.llama.cache_type import is_quantized
 from corral.llama.library import lib
-from corral.llama.row_limit import Cpu, has_fast_plain_attention
+from corral.llama.row_limit import Cpu
 
 _PIECE = 256
 _NOT_LOCKED = re.compile(r"failed to mlock|mlock not supported")
@@ -36,6 +36,11 @@ def uses_gpu(settings: EngineSettings) -> bool:
 
 def this_cpu() -> Cpu:
     return Cpu.parse(platform.machine(), lib.llama_print_system_info().decode("utf-8", "replace"))
+
+
+def has_fast_plain_attention(cpu: Cpu) -> bool:
+    """Whether single tokens come sooner without flash attention: measured, see bench/measurements.md."""
+    return cpu.is_x86 and "AVX512" in cpu.features and "AMX_INT8" not in cpu.features
 
 
 def uses_flash_attn(settings: EngineSettings) -> bool:

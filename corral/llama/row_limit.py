@@ -67,11 +67,6 @@ class RowLimit(NamedTuple):
     splits: bool = True
 
 
-def has_fast_plain_attention(cpu: Cpu) -> bool:
-    """Whether answers come sooner without flash attention: measured, see bench/measurements.md."""
-    return cpu.is_x86 and "AVX512" in cpu.features and "AMX_INT8" not in cpu.features
-
-
 def row_limit(product: Product, cpu: Cpu, is_tiled: bool = True) -> RowLimit:
     """Look up a kind of product. `is_tiled`: tiled kernels are on, as is usual."""
     if product.layout is Layout.UNKNOWN or not (cpu.is_x86 or cpu.is_arm):

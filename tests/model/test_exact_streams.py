@@ -145,6 +145,16 @@ def test_what_holds_is_known_without_the_option(smollm):
     assert msgspec.structs.replace(kept, is_on=False) == known
 
 
+def test_off_promises_nothing_and_lets_newcomers_share_a_batch(smollm):
+    known = find_exactness(_settings(smollm, batch_exact="off"))
+    assert (known.is_on, known.n_streams) == (False, 0)
+    assert "--batch-exact off" in known.reason
+    for batch_exact, n_chunks in (("off", 2), ("auto", 1)):
+        with LlamaHarness(smollm, 2, 512, batch_exact=batch_exact) as bench:
+            bench.run(*(task(i, bench.prompt(20, seed=i), n_predict=1) for i in range(2)))
+            assert len(bench.decodes[0][0]) == n_chunks
+
+
 @pytest.mark.parametrize(
     ("options", "flag"),
     [

@@ -87,7 +87,7 @@ OPTIONS = (
     ),
     Option(
         ("-fa", "--flash-attn"),
-        "flash attention; auto: unless exact answers are kept (--batch-exact), because it rounds by batch",
+        "flash attention; auto: on GPUs, and on CPUs where it is faster, but not with --batch-exact on",
         choices=("on", "off", "auto"),
         bare="on",
     ),

@@ -75,8 +75,8 @@ OPTIONS = (
     ),
     Option(
         ("--batch-exact",),
-        "make answers independent of what is evaluated beside them, which is slower, and refused where it "
-        "cannot be kept; auto: where that costs less than 3 %",
+        "on: make answers independent of what is evaluated beside them, which is slower, and refused where "
+        "it cannot be kept; auto: as far as it costs nothing on this CPU; off: prompts share batches",
         choices=("on", "off", "auto"),
         bare="on",
     ),

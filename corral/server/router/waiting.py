@@ -33,7 +33,7 @@ def wants_progress(body: bytes) -> bool:
 
 
 class WaitingStream:
-    """Mutable: the stream of one request, of which `send` gets the answer of the model's application."""
+    """Mutable: the stream of one request, of which `send` gets the answer."""
 
     def __init__(
         self, scope: Scope, send: Send, registry: Registry, entry: Entry, event: Mapping[str, Any]
@@ -63,7 +63,7 @@ class WaitingStream:
         return self._has_begun
 
     async def send(self, message: Message) -> None:
-        """Send a message of the model's application."""
+        """Send a message of the answer."""
         if not self._has_begun:
             await self._send(message)
         elif message["type"] == "http.response.start":
