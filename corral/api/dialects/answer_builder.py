@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Generic, Protocol, TypeVar
 
+from corral.api.render.warning import describe_diagnosis
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
 from corral.chat.reader import MessageParser
 
@@ -54,7 +55,7 @@ class AnswerBuilder(ABC, Generic[CallT]):
         if isinstance(event, CallBroken):
             return self._break_call()
         if isinstance(event, Diagnosis):
-            self.warnings.append(f"something that looks like a tool call is none: {event.reason}")
+            self.warnings.append(describe_diagnosis(event))
         return []
 
     def _break_call(self) -> Events:

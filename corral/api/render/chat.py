@@ -9,7 +9,7 @@ from corral.api.model import RenderContext
 from corral.api.prepare_chat import PreparedChat
 from corral.api.render import native
 from corral.api.render.openai import OpenAIAnswer
-from corral.api.render.warning import render_warnings
+from corral.api.render.warning import describe_diagnosis, render_warnings
 from corral.api.schema.chat import ChatRequest
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
 from corral.core.result import UNFINISHED, Admitted, Done, Progress, TaskResult, TokenProbs, Tokens
@@ -161,7 +161,7 @@ class _Message:
         if isinstance(event, CallBroken):
             del self._calls[event.index]
         if isinstance(event, Diagnosis):
-            self.warnings.append(f"text that looks like a tool call is returned as content: {event.reason}")
+            self.warnings.append(describe_diagnosis(event))
         return None
 
     def _call_delta(self, index: int, id: str = "", **function: str) -> dict[str, Any]:

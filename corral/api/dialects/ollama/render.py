@@ -13,7 +13,7 @@ from corral.api.model import RenderContext
 from corral.api.prepare import PreparedCompletion
 from corral.api.prepare_chat import PreparedChat
 from corral.api.render import native
-from corral.api.render.warning import render_warnings
+from corral.api.render.warning import describe_diagnosis, render_warnings
 from corral.api.sse import Comment, StreamFormat
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
 from corral.chat.message import arguments_of
@@ -151,7 +151,7 @@ class _ChatText(_PlainText):
         elif isinstance(event, Reasoning):
             taken.append({"thinking": event.text})
         elif isinstance(event, Diagnosis):
-            self.warnings.append(f"something that looks like a tool call is returned as text: {event.reason}")
+            self.warnings.append(describe_diagnosis(event))
         return taken
 
     def _take_call(self) -> list[dict[str, Any]]:
