@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from corral.api.engine import Engine
+from corral.api.schema.nested import MAX_SCALE
 from corral.core.errors import Conflict, CorralError, InvalidRequest, NotFound, NotSupported
 from corral.core.modifier import AdapterConfig, AdapterInfo, ScaledFile
 from corral.storage.save_directory import check_name
 
 MAX_ADAPTERS = 256
-MAX_SCALE = 1e6
 _SUFFIX = ".gguf"
 
 

@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from corral.api.engine import Engine
-from corral.api.error import still_loading
 from corral.api.model import ModelFacts
 from corral.api.shutdown import Shutdown
 from corral.core.client import Client
 from corral.core.errors import Unavailable
+from corral.core.still_loading import still_loading
 from corral.link.lifecycle import EngineState
 from corral.link.stream import TaskStream
 from corral.telemetry.queue import QueueView

@@ -12,17 +12,10 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from corral.api.caller import caller_in
-from corral.api.dialects.error_shape import LLAMA_ERRORS, ErrorShape, render_error
-from corral.core.errors import CorralError, Unavailable
-from corral.core.result import Loading
+from corral.api.error_shape import LLAMA_ERRORS, ErrorShape, render_error
+from corral.core.errors import CorralError
 
 _MEDIA_TYPE = b"application/json; charset=utf-8"
-
-
-def still_loading(loading: Loading) -> Unavailable:
-    """Return llama-server's error while loading, with stage and progress."""
-    progress = round(loading.progress, 3)
-    return Unavailable("Loading model", stage=loading.stage.value, progress=progress, detail=loading.detail)
 
 
 def render_error_for(scope: Scope, error: CorralError) -> tuple[int, dict[str, Any], dict[str, str]]:

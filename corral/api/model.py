@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.api.engine import Engine
-from corral.api.error import still_loading
 from corral.api.vocab import Vocab
 from corral.chat.chat_format import ChatFormat
 from corral.chat.guard import Guard
@@ -18,6 +17,7 @@ from corral.core.model_title import title_of
 from corral.core.params import GenerationParams, JsonWhitespace
 from corral.core.result import ModelInfo
 from corral.core.settings import Settings
+from corral.core.still_loading import still_loading
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from corral import __version__
-from corral.api.dialects.error_shape import LLAMA_ERRORS, ErrorShape
+from corral.api.error_shape import LLAMA_ERRORS, ErrorShape
 from corral.api.group import GROUPS
 from corral.api.route_table import RouteTable
 from corral.api.schema.parse import aliases_of

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from corral.api.dialects.error_shape import ErrorShape
+from corral.api.error_shape import ErrorShape
 from corral.core.key_role import Permission
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from starlette.routing import BaseRoute
 from starlette.types import Scope
 
-from corral.api.dialects.error_shape import LLAMA_ERRORS, ErrorShape
+from corral.api.error_shape import LLAMA_ERRORS, ErrorShape
 from corral.api.group import GROUPS
 from corral.api.policy import Policy
 from corral.api.router import ApiRoute

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.types import Send
 
 from corral.api.background import cancel
-from corral.api.dialects.error_shape import render_error
+from corral.api.error_shape import render_error
 from corral.api.json_encode import encode_json
 from corral.api.streamed_response import UNBUFFERED, StreamedResponse
 from corral.core.errors import CorralError

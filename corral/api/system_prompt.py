@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from corral.api.prompt import refuse_hopeless
+from corral.api.schema.nested import MAX_SYSTEM_CHARS
 from corral.api.vocab import Vocab
 from corral.core.errors import ContextExceeded, InvalidRequest
 from corral.core.params import GenerationParams
 
 FIELD = "system_prompt"
-MAX_CHARS = {"prompt": 1 << 20, "anti_prompt": 4096, "assistant_name": 4096}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def parse_system_prompt(given: Any) -> SystemText:
         given = {"prompt": given}
     if not isinstance(given, dict) or given.get("prompt") is None:
         raise InvalidRequest("must be a string, or an object with 'prompt'", field=FIELD)
-    return SystemText(**{name: _text(given, name) for name in MAX_CHARS})
+    return SystemText(**{name: _text(given, name) for name in MAX_SYSTEM_CHARS})
 
 
 def tokenize_system_prompt(text: SystemText, vocab: Vocab, n_ctx: int) -> SystemPrompt:
@@ -84,6 +84,6 @@ def _text(given: Mapping[str, Any], name: str) -> str:
         return ""
     if not isinstance(value, str):
         raise InvalidRequest(f"'{name}' must be a string", field=FIELD)
-    if len(value) > MAX_CHARS[name]:
-        raise InvalidRequest(f"'{name}' may have at most {MAX_CHARS[name]} characters", field=FIELD)
+    if len(value) > MAX_SYSTEM_CHARS[name]:
+        raise InvalidRequest(f"'{name}' may have at most {MAX_SYSTEM_CHARS[name]} characters", field=FIELD)
     return value

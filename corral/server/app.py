@@ -45,6 +45,7 @@ from corral.api.routes import (
     slot,
     status,
     stream,
+    text_completion,
     token,
     tools,
     usage,
@@ -74,8 +75,8 @@ _SWITCH_S = 0.001  # between two threads that compute: the event loop should not
 _ROUTES = (
     # First: some of their paths also exist in other routers.
     *(messages, message_batches, ollama, responses, conversations),
-    *(models, status, metrics, monitor, model, chat, completion, infill, control, audio, chats),
-    *(embedding, rank, adapter, token, slot, session),
+    *(models, status, metrics, monitor, model, chat, completion, text_completion),
+    *(infill, control, audio, chats, embedding, rank, adapter, token, slot, session),
     *(engine, engine_update, file, batch, usage, stream, tools, docs),
 )
 

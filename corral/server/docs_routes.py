@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.policy import for_server
 from corral.api.router import Router
 from corral.api.services import ServerServices

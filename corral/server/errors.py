@@ -11,9 +11,9 @@ from starlette.types import Scope
 
 from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
-from corral.api.dialects.error_shape import ErrorShape
 from corral.api.disconnect import ClientGone
 from corral.api.error import render_error_for, render_error_in, shape_of
+from corral.api.error_shape import ErrorShape
 from corral.core.errors import ContextExceeded, CorralError, InvalidRequest, NotFound
 from corral.core.removed import PATHS, explain_removal
 from corral.server.boundary import Handler

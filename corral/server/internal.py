@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 from starlette.types import Send
 
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.internal import Ask
 from corral.api.policy import ModelUse
 from corral.api.route_table import RouteTable

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from corral.api.error import ErrorAnswer, still_loading
+from corral.api.error import ErrorAnswer
 from corral.core.result import Loading
+from corral.core.still_loading import still_loading
 
 _HEALTH = ("/health", "/v1/health")
 _READING = ("GET", "HEAD")

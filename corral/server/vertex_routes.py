@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from corral.api.body import JsonResponse
 from corral.api.caller import Caller, caller_in
-from corral.api.dialects.error_shape import LLAMA_ERRORS, render_error
+from corral.api.error_shape import LLAMA_ERRORS, render_error
 from corral.api.internal import Answer, Ask
 from corral.api.policy import Follow, Policy, for_server
 from corral.api.router import ApiRoute

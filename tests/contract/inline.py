@@ -12,7 +12,7 @@ from typing import Any, cast
 import httpx
 import msgspec
 
-from corral.api.dialects.error_shape import ErrorShape
+from corral.api.error_shape import ErrorShape
 from corral.api.router import ApiRoute
 from corral.chat.jinja_template import ChatTemplate
 from corral.core.errors import CorralError

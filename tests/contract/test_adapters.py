@@ -11,7 +11,8 @@ import threading
 import pytest
 from hypothesis import given
 
-from corral.api.adapter import MAX_ADAPTERS, MAX_SCALE
+from corral.api.adapter import MAX_ADAPTERS
+from corral.api.schema.nested import MAX_SCALE
 from corral.core.errors import CorralError
 from corral.core.modifier import AdapterInfo, ScaledFile
 from corral.core.pooling import Pooling

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from corral.api import group
 from corral.api.call import Call
 from corral.api.dialect import AsSent, Dialect, Ready, as_sent, run_dialect
-from corral.api.dialects.error_shape import MESSAGES_ERRORS
+from corral.api.dialects.messages.error import MESSAGES_ERRORS
 from corral.api.openapi import answers, shape
 from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded
 from corral.api.prepare import prepare_completion

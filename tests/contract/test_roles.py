@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from corral.api.caller import Caller
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.internal import Answer, Ask
 from corral.api.policy import Policy, for_server
 from corral.api.router import ApiRoute

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from corral import __version__
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.cli.configuration import configure
 from corral.core.result import Loading, Stage
 from corral.core.settings import EngineSettings, ServerSettings, Settings

@@ -13,8 +13,8 @@ from corral.api.params import Baseline
 from corral.api.prepare import apply_system_prompt, plan_completion
 from corral.api.prepare_chat import tokenize_chat
 from corral.api.schema.completion import CompletionRequest
+from corral.api.schema.nested import MAX_SYSTEM_CHARS
 from corral.api.system_prompt import (
-    MAX_CHARS,
     SystemPrompt,
     SystemText,
     parse_system_prompt,
@@ -78,7 +78,7 @@ def test_a_text_or_an_object_with_names():
         {"prompt": ["Hi"]},
         {"prompt": "Hi", "anti_prompt": ["User:"]},
         {"prompt": "Hi", "assistant_name": 1},
-        *({"prompt": "Hi", name: "x" * (n + 1)} for name, n in MAX_CHARS.items()),
+        *({"prompt": "Hi", name: "x" * (n + 1)} for name, n in MAX_SYSTEM_CHARS.items()),
     ],
     ids=lambda given: str(given)[:40],
 )

@@ -12,7 +12,7 @@ from corral.api import group
 from corral.api.adapter import MAX_ADAPTERS, Adapter, parse_scales
 from corral.api.body import JsonResponse
 from corral.api.call import Call
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers, body_like, list_of, shape
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
 from corral.api.router import Operation, Router

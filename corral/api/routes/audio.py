@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from corral.api import group
 from corral.api.call import Call
 from corral.api.caller import caller_in
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.incoming import check_admission
 from corral.api.multipart import Part, read_form
 from corral.api.openapi import EVENTS, answers, form_of

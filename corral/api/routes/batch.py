@@ -17,7 +17,7 @@ from corral.api.batch.runner import BatchRunner
 from corral.api.batch.schema import BATCH, BATCHES, BatchRequest
 from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
-from corral.api.dialects.error_shape import RESPONSES_ERRORS
+from corral.api.dialects.responses.error import RESPONSES_ERRORS
 from corral.api.dialects.responses.page import QUERIES, render_page
 from corral.api.openapi import answers, body_of, queries
 from corral.api.policy import Live, for_server

@@ -11,7 +11,7 @@ from corral.api.body import JsonResponse
 from corral.api.call import Call
 from corral.api.count_tokens import count_tokens
 from corral.api.dialect import AsSent, Dialect, Ready, as_sent, run_dialect
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.model import ModelFacts
 from corral.api.openapi import EVENTS, answers
 from corral.api.piece_response import respond_json

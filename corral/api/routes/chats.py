@@ -12,8 +12,8 @@ from starlette.responses import Response
 from corral.api import group
 from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
-from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.disconnect import run_for_client
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers, body_like, queries, query
 from corral.api.policy import for_server
 from corral.api.router import Operation, PathParameter, Router

@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.call import Call
-from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.embed import (
     BASE64_CHARS,
     FLOAT_CHARS,
@@ -19,6 +18,7 @@ from corral.api.embed import (
     require_embeddings,
     respond,
 )
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers
 from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded
 from corral.api.prepare_embedding import prepare_inputs

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.body import JsonResponse
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers, list_of, shape
 from corral.api.policy import for_server
 from corral.api.router import Operation, PathParameter, Router

@@ -17,7 +17,7 @@ from corral.api.batch.schema import FILE, FILE_DELETED, FILES, MAX_EXPIRY_S, MIN
 from corral.api.batch.upload import read_form
 from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
-from corral.api.dialects.error_shape import RESPONSES_ERRORS
+from corral.api.dialects.responses.error import RESPONSES_ERRORS
 from corral.api.dialects.responses.page import QUERIES, render_page
 from corral.api.openapi import BINARY, answers, queries, query
 from corral.api.policy import for_server

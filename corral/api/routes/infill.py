@@ -7,7 +7,7 @@ from starlette.responses import Response
 from corral.api import group
 from corral.api.call import Call
 from corral.api.dialect import AsSent, Dialect, Ready, as_sent, run_dialect
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.openapi import EVENTS, answers
 from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded
 from corral.api.prepare_infill import prepare_infill, require_marks

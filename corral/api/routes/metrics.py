@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.caller import caller_in
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.openapi import TEXT, answers
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
 from corral.api.router import Operation, Router

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from corral.api import group
 from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.model_kind import Kind, kind_of_info
 from corral.api.openapi import answers, queries, query
 from corral.api.policy import for_server

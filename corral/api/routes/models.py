@@ -8,12 +8,12 @@ from starlette.responses import Response
 from corral.api import group
 from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
+from corral.api.event_limit import LIMIT, limit_of
 from corral.api.model_directory import ModelManager
 from corral.api.openapi import EVENTS, answers, body_of, queries, query
 from corral.api.policy import for_server
 from corral.api.router import Operation, Router
-from corral.api.routes.monitor import LIMIT, limit_of
 from corral.api.routes.read_model import read_model
 from corral.api.schema.answer import SUCCESS
 from corral.api.schema.model import ModelRequest

@@ -4,7 +4,6 @@ it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated
 
 from starlette.requests import Request
@@ -13,7 +12,8 @@ from starlette.responses import Response
 from corral.api import group
 from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
+from corral.api.event_limit import LIMIT, limit_of
 from corral.api.openapi import EVENTS, answers, list_of, queries, query, shape
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model, for_server
 from corral.api.router import Operation, PathParameter, Router
@@ -27,7 +27,6 @@ _MODEL = ModelUse(Role.ANY, NamedIn.QUERY, Unloaded.REFUSE, wakes=False, progres
 
 router = Router()
 
-_MAX_EVENTS = 1_000_000
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _Number = Annotated[str, PathParameter("Number of the request in `/monitor/events`.")]
 _REASON = shape(code="string", text="string", values="object")
@@ -47,9 +46,6 @@ _HARDWARE = shape(
 )
 _YES, _NO = ("1", "true"), ("", "0", "false")
 _PROMPTS = query("prompts", "Show the beginning of your own key's prompts.", type="boolean")
-LIMIT = query(
-    "limit", "End the stream after this number of events.", type="integer", minimum=1, maximum=_MAX_EVENTS
-)
 
 
 @router.get(
@@ -102,13 +98,3 @@ def _reader(request: Request, services: Services) -> Client | None:
             "Prompts are visible only to the API key that sent them. Start the server with `--api-key`"
         )
     return caller_in(request.scope).client
-
-
-def limit_of(query: Mapping[str, str]) -> int:
-    """Return the number of events to send; 0: no limit."""
-    text = query.get("limit", "")
-    if not text:
-        return 0
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= _MAX_EVENTS):
-        raise InvalidRequest(f"must be a number from 1 to {_MAX_EVENTS}", field="limit")
-    return int(text)

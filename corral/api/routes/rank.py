@@ -8,8 +8,8 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.call import Call
-from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.embed import embed, prepare_embedding, require_classes, require_scores, respond
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers
 from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded
 from corral.api.prepare_embedding import prepare_inputs, prepare_pairs

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from corral.api import group
 from corral.api.blob_response import BlobResponse
 from corral.api.body import JsonResponse
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.openapi import BINARY, answers, body_of, queries, query
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
 from corral.api.render.state import render_boundaries

@@ -13,7 +13,7 @@ from corral.api import group
 from corral.api.body import JsonResponse
 from corral.api.call import Call
 from corral.api.caller import Caller, caller_in
-from corral.api.dialects.error_shape import LLAMA_ERRORS, render_error
+from corral.api.error_shape import LLAMA_ERRORS, render_error
 from corral.api.model import ChatSettings
 from corral.api.openapi import answers, body_like, queries, query, shape
 from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from corral.api import group
 from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
-from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.disconnect import run_for_client
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.followed_stream import resume
 from corral.api.front_id import PASSED
 from corral.api.openapi import EVENTS, answers, body_of, list_of, queries, query, shape

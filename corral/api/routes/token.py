@@ -16,7 +16,7 @@ from corral.api import group
 from corral.api.answer_size import refuse_large_answer
 from corral.api.body import JsonResponse
 from corral.api.call import Call
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.json_encode import Rows
 from corral.api.openapi import answers
 from corral.api.piece_response import respond_json

@@ -13,8 +13,8 @@ from corral.api import group
 from corral.api.body import JsonResponse
 from corral.api.call import Call
 from corral.api.caller import caller_in
-from corral.api.dialects.error_shape import LLAMA_ERRORS
 from corral.api.disconnect import run_for_client
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.mcp.config import OPTION
 from corral.api.mcp.session import McpTool
 from corral.api.mcp.sessions import McpSessions

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from corral.api import group
 from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
-from corral.api.dialects.error_shape import LLAMA_ERRORS
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers, list_of, queries, query, shape
 from corral.api.policy import for_server
 from corral.api.query_number import query_number

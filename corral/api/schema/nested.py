@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from corral.api.adapter import MAX_SCALE
-from corral.api.system_prompt import MAX_CHARS
 from corral.chat.message import MAX_MESSAGES, MAX_TOOLS
 from corral.core.sampling_params import INT32_MAX
 
 MAX_BIASES = 65536
 MAX_DOCUMENTS = 65536
+MAX_SCALE = 1e6  # of an adapter
+MAX_SYSTEM_CHARS = {"prompt": 1 << 20, "anti_prompt": 4096, "assistant_name": 4096}
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _OBJECT: dict[str, Any] = {"type": "object"}
@@ -55,7 +55,7 @@ _WHOLE_PROMPT = _object(["prompt_string"], prompt_string=_TEXT, multimodal_data=
 _MIXED = _array(_TOKEN, _TEXT)
 PROMPT: Any = _either(_TEXT, {**_array(_TOKEN, _TEXT, _MIXED, _WHOLE_PROMPT), "minItems": 1}, _WHOLE_PROMPT)
 _SYSTEM_TEXTS: dict[str, Any] = {
-    name: {"type": ["string", "null"], "maxLength": n} for name, n in MAX_CHARS.items()
+    name: {"type": ["string", "null"], "maxLength": n} for name, n in MAX_SYSTEM_CHARS.items()
 }
 _SYSTEM_TEXTS["prompt"]["type"] = "string"
 SYSTEM_PROMPT: Any = _either(_SYSTEM_TEXTS["prompt"], _object(["prompt"], **_SYSTEM_TEXTS))

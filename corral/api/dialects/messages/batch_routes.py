@@ -24,7 +24,7 @@ from corral.api.batch.schema import (
 )
 from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
-from corral.api.dialects.error_shape import MESSAGES_ERRORS
+from corral.api.dialects.messages.error import MESSAGES_ERRORS
 from corral.api.dialects.messages.reply import render_page, with_id
 from corral.api.openapi import answers, body_of, queries, query
 from corral.api.policy import Live, for_server

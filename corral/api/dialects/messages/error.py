@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.api.error_shape import ErrorShape
 from corral.core.errors import ContextExceeded, CorralError
 
 VERSION_HEADER = b"anthropic-version"
 ID_HEADER = b"request-id"
 # Our statuses, and those that clients of this API expect: they retry after 529, but not after 400.
-STATUSES = {501: 400, 503: 529, 507: 529}
+_STATUSES = {501: 400, 503: 529, 507: 529}
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -21,7 +22,7 @@ _TYPES = {
     529: "overloaded_error",
 }
 _OTHER = "invalid_request_error"
-SCHEMA: dict[str, Any] = {
+_SCHEMA: dict[str, Any] = {
     "type": "object",
     "title": "MessagesError",
     "required": ["type", "error"],
@@ -42,7 +43,7 @@ SCHEMA: dict[str, Any] = {
 
 
 def render_error(error: CorralError, request_id: str = "") -> dict[str, Any]:
-    status = STATUSES.get(error.status, error.status)
+    status = _STATUSES.get(error.status, error.status)
     body = {"type": _TYPES.get(status, _OTHER), "message": _message(error), **error.details}
     return {"type": "error", "error": body, **({"request_id": request_id} if request_id else {})}
 
@@ -53,3 +54,6 @@ def _message(error: CorralError) -> str:
         return error.message
     n_tokens, n_ctx = error.details["n_prompt_tokens"], error.details["n_ctx"]
     return f"prompt is too long: {n_tokens} tokens > {n_ctx} maximum (--ctx-size)"
+
+
+MESSAGES_ERRORS = ErrorShape("Messages", render_error, _STATUSES, _SCHEMA, id_header=ID_HEADER)

@@ -14,9 +14,8 @@ from corral.api.call import Call
 from corral.api.caller import caller_in
 from corral.api.count_tokens import count_tokens
 from corral.api.dialect import Dialect, Ready, run_dialect
-from corral.api.dialects.error_shape import MESSAGES_ERRORS
 from corral.api.dialects.messages.document import read_pdfs
-from corral.api.dialects.messages.error import VERSION_HEADER
+from corral.api.dialects.messages.error import MESSAGES_ERRORS, VERSION_HEADER
 from corral.api.dialects.messages.model_list import render_model
 from corral.api.dialects.messages.parse import ParsedMessages, parse_conversation
 from corral.api.dialects.messages.render import MessagesRenderer

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.api.error_shape import ErrorShape
 from corral.core.errors import CorralError
 
-STATUSES = {501: 400, 507: 503}  # ours, and what this API answers
-SCHEMA: dict[str, Any] = {
+_STATUSES = {501: 400, 507: 503}  # ours, and what this API answers
+_SCHEMA: dict[str, Any] = {
     "type": "object",
     "title": "OllamaError",
     "required": ["error"],
@@ -17,3 +18,12 @@ SCHEMA: dict[str, Any] = {
 
 def render_error(error: CorralError, request_id: str = "") -> dict[str, Any]:  # noqa: ARG001
     return {"error": error.message}
+
+
+OLLAMA_ERRORS = ErrorShape(
+    "Ollama",
+    render_error,
+    _STATUSES,
+    _SCHEMA,
+    unknown_model=404,  # compat: /api/chat: clients then pull the model
+)

@@ -20,8 +20,8 @@ from corral.api.body import JsonResponse
 from corral.api.call import Call
 from corral.api.caller import caller_in
 from corral.api.dialect import Dialect, Ready, run_dialect
-from corral.api.dialects.error_shape import LLAMA_ERRORS, OLLAMA_ERRORS
 from corral.api.dialects.ollama import model_list, schema
+from corral.api.dialects.ollama.error import OLLAMA_ERRORS
 from corral.api.dialects.ollama.keep_alive import (
     apply_keep_alive,
     explain_keep_alive,
@@ -33,6 +33,7 @@ from corral.api.dialects.ollama.render import LINES, MEDIA_TYPE, OllamaRenderer
 from corral.api.dialects.timestamp import timestamp
 from corral.api.embed import embed, prepare_embedding, require_embeddings
 from corral.api.embed import respond as respond_vectors
+from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers
 from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded, for_model, for_server
 from corral.api.prepare import PreparedCompletion, prepare_completion

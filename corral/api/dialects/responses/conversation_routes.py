@@ -12,9 +12,9 @@ from corral.api import group
 from corral.api.body import JsonResponse
 from corral.api.call import Call
 from corral.api.caller import Caller, caller_in
-from corral.api.dialects.error_shape import RESPONSES_ERRORS
 from corral.api.dialects.responses.archive import Archive
 from corral.api.dialects.responses.conversation import Conversation
+from corral.api.dialects.responses.error import RESPONSES_ERRORS
 from corral.api.dialects.responses.item import Item, normalize_items
 from corral.api.dialects.responses.page import QUERIES, render_list, render_page
 from corral.api.dialects.responses.schema import (

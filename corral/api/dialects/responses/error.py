@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.api.error_shape import ErrorShape
 from corral.core.errors import ContextExceeded, CorralError, InvalidRequest, Unauthorized, Unavailable
 
 # Ours, and what clients of this API expect: they repeat a request after a 5xx.
-STATUSES = {501: 400, 507: 503}
+_STATUSES = {501: 400, 507: 503}
 _CODES: dict[type[CorralError], str] = {
     ContextExceeded: "context_length_exceeded",
     Unauthorized: "invalid_api_key",
     Unavailable: "server_overloaded",
 }
-SCHEMA: dict[str, Any] = {
+_SCHEMA: dict[str, Any] = {
     "type": "object",
     "title": "ResponsesError",
     "required": ["error"],
@@ -70,3 +71,6 @@ def code_of(error: CorralError) -> str | None:
 def _type(error: CorralError) -> str:
     """Return the error type; OpenAI has one for all invalid requests."""
     return InvalidRequest.type if isinstance(error, InvalidRequest) else error.type
+
+
+RESPONSES_ERRORS = ErrorShape("Responses", render_error, _STATUSES, _SCHEMA)

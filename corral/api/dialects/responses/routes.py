@@ -18,11 +18,11 @@ from corral.api.caller import caller_in
 from corral.api.choice import Choice, Renderer, follow
 from corral.api.count_tokens import count_tokens
 from corral.api.dialect import Dialect, Ready, Respond, run_dialect
-from corral.api.dialects.error_shape import RESPONSES_ERRORS
 from corral.api.dialects.place import renaming
 from corral.api.dialects.responses.agent import respond_with_tools
 from corral.api.dialects.responses.background import STREAM, start_run
 from corral.api.dialects.responses.compact import CompactionRenderer, ask_summary
+from corral.api.dialects.responses.error import RESPONSES_ERRORS
 from corral.api.dialects.responses.exchange import Exchange, open_exchange, parse_exchange
 from corral.api.dialects.responses.mcp import is_mcp
 from corral.api.dialects.responses.page import QUERIES, render_page

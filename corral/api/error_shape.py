@@ -1,4 +1,4 @@
-"""The error formats of the APIs. Uses no framework."""
+"""The error format of an API: llama-server's, which most routes have, or its own. Uses no framework."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from corral.api.dialects.messages import error as messages
-from corral.api.dialects.ollama import error as ollama
-from corral.api.dialects.responses import error as responses
 from corral.core.errors import CorralError, UnknownModel
 
 
@@ -35,14 +32,3 @@ def render_error(error: CorralError, _id: str = "") -> dict[str, Any]:
 
 
 LLAMA_ERRORS = ErrorShape("", render_error, {}, {})
-MESSAGES_ERRORS = ErrorShape(
-    "Messages", messages.render_error, messages.STATUSES, messages.SCHEMA, id_header=messages.ID_HEADER
-)
-RESPONSES_ERRORS = ErrorShape("Responses", responses.render_error, responses.STATUSES, responses.SCHEMA)
-OLLAMA_ERRORS = ErrorShape(
-    "Ollama",
-    ollama.render_error,
-    ollama.STATUSES,
-    ollama.SCHEMA,
-    unknown_model=404,  # compat: /api/chat: clients then pull the model
-)
