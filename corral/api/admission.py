@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from corral.api.engine import Engine
-from corral.api.model import ModelFacts
-from corral.api.shutdown import Shutdown
-from corral.core.client import Client
 from corral.core.errors import Unavailable
 from corral.core.still_loading import still_loading
-from corral.link.lifecycle import EngineState
-from corral.link.stream import TaskStream
-from corral.telemetry.queue import QueueView
+from corral.link.engine_state import EngineState
+
+if TYPE_CHECKING:
+    from corral.api.engine import Engine
+    from corral.api.model import ModelFacts
+    from corral.api.shutdown import Shutdown
+    from corral.core.client import Client
+    from corral.link.stream import TaskStream
+    from corral.telemetry.queue import QueueView
 
 _POSITION = "x-queue-position"
 _WAIT = "x-queue-wait-ms"

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from corral.api.caller import Caller
-from corral.core.client import Client
-from corral.telemetry.record import RequestRecord
 
 if TYPE_CHECKING:
     from corral.api.durable import DurableWork
     from corral.api.services import Services
+    from corral.core.client import Client
+    from corral.telemetry.record import RequestRecord
 
 BodyT = TypeVar("BodyT")
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from corral.api.key_limits import KeyLimits, Place, most_tokens
-from corral.core.client import Client
-from corral.core.modifier import AdapterInfo
-from corral.core.params import GenerationParams
-from corral.core.result import ControlOutcome, Loading, SlotReport
 from corral.core.task import ControlVerb, Embed, SlotAction, Task
-from corral.link.client import TaskT
-from corral.link.observer import TaskObserver
-from corral.link.pending_task import MediaFile
-from corral.link.stream import TaskStream
 from corral.media.intake import MediaLayouter
-from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.sources import EngineSource
+
+if TYPE_CHECKING:
+    from corral.core.client import Client
+    from corral.core.modifier import AdapterInfo
+    from corral.core.params import GenerationParams
+    from corral.core.result import ControlOutcome, Loading, SlotReport
+    from corral.link.client import TaskT
+    from corral.link.observer import TaskObserver
+    from corral.link.pending_task import MediaFile
+    from corral.link.stream import TaskStream
+    from corral.telemetry.dispatcher import Telemetry
 
 
 class Engine(EngineSource, MediaLayouter, Protocol):

@@ -11,11 +11,14 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from corral.core.client import Client
 from corral.core.errors import CorralError, InvalidRequest, TooManyRequests
 from corral.core.task import Embed, Task
 from corral.telemetry.ledger import DAY_S, Ledger
+
+if TYPE_CHECKING:
+    from corral.core.client import Client
 
 _RETRY_S = 1  # for what another task may give back soon
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from corral.api.engine import Engine
-from corral.api.vocab import Vocab
-from corral.chat.chat_format import ChatFormat
-from corral.chat.guard import Guard
 from corral.chat.reasoning import ReasoningFormat
 from corral.core.errors import NotSupported
 from corral.core.model_title import title_of
 from corral.core.params import GenerationParams, JsonWhitespace
-from corral.core.result import ModelInfo
-from corral.core.settings import Settings
 from corral.core.still_loading import still_loading
+
+if TYPE_CHECKING:
+    from corral.api.engine import Engine
+    from corral.api.vocab import Vocab
+    from corral.chat.chat_format import ChatFormat
+    from corral.chat.guard import Guard
+    from corral.core.result import ModelInfo
+    from corral.core.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

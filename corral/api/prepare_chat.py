@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from corral.api.call import AnyCall
 from corral.api.constraint import make_lazy
 from corral.api.demand import Demand, find_demand
-from corral.api.model import ChatSettings
 from corral.api.params import Baseline, prepare_params, preserved_tokens
 from corral.api.prepare import PreparedCompletion, TaskPlan, apply_system_prompt
 from corral.api.prompt import refuse_hopeless
 from corral.api.reasoning import make_budget
-from corral.api.schema.chat import ChatRequest
-from corral.api.vocab import Vocab
 from corral.chat.argument_check import argument_checks
-from corral.chat.chat_format import Binding, Chat, ChatFormat, Prompt
 from corral.chat.grammar import END
-from corral.chat.guard import Guard
 from corral.chat.message import (
     LEGACY_FIELDS,
     TOOL_FIELDS,
@@ -33,6 +27,7 @@ from corral.chat.message import (
 )
 from corral.chat.opening import find_openings
 from corral.chat.parameter import rule_of_whole
+from corral.chat.prompt import Binding, Chat, Prompt
 from corral.chat.reasoning import ReasoningFormat
 from corral.chat.template import RESERVED
 from corral.chat.tool import Tool, ToolChoice, ToolUse
@@ -40,7 +35,15 @@ from corral.core.errors import InvalidRequest
 from corral.core.params import Constraint, JsonWhitespace, ReasoningBudget, SchemaCheck
 from corral.grammar.json_schema import SchemaPlan, flatten_root, plan_schema, prepare_schema
 from corral.media.collect import mark_messages
-from corral.media.intake import RequestMedia
+
+if TYPE_CHECKING:
+    from corral.api.call import AnyCall
+    from corral.api.model import ChatSettings
+    from corral.api.schema.chat import ChatRequest
+    from corral.api.vocab import Vocab
+    from corral.chat.chat_format import ChatFormat
+    from corral.chat.guard import Guard
+    from corral.media.intake import RequestMedia
 
 DEFAULT_LOGPROBS = 20
 

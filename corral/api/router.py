@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, get_type_hints
 
 import msgspec
 from starlette.requests import Request
@@ -22,10 +22,12 @@ from typing_extensions import Required, Unpack
 from corral.api.caller import caller_in
 from corral.api.group import ALIASES, Group
 from corral.api.incoming import Incoming, read_call
-from corral.api.policy import Policy
-from corral.api.schema.parse import RequestModel
 from corral.api.services import ServerServices, Services
-from corral.core.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from corral.api.policy import Policy
+    from corral.api.schema.parse import RequestModel
+    from corral.core.settings import ServerSettings
 
 Endpoint = Callable[..., Awaitable[Response]]
 EndpointT = TypeVar("EndpointT", bound=Endpoint)

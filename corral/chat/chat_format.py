@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from corral.chat.capability import KEEP_REASONING, Capability, keeps_reasoning, probe
@@ -13,6 +12,7 @@ from corral.chat.formats import choose_format
 from corral.chat.grammar import Grammar, TokenOf, any_of, json_value, seq
 from corral.chat.message import Message, text_of
 from corral.chat.normalize import in_parts, normalize_messages, relaxations
+from corral.chat.prompt import Binding, Chat, Prompt
 from corral.chat.reader import MessageParser, Reader, ReaderSteps
 from corral.chat.reasoning import (
     ReasoningFormat,
@@ -23,47 +23,8 @@ from corral.chat.reasoning import (
     reasoning_grammar,
 )
 from corral.chat.template import Template, TemplateError, TemplateLimit
-from corral.chat.tool import NO_TOOLS, ToolChoice, ToolUse
+from corral.chat.tool import ToolChoice
 from corral.chat.tool_shape import complete_tools
-from corral.core.params import SchemaCheck
-
-
-@dataclass(frozen=True, slots=True)
-class Chat:
-    """The chat of a request: messages, tools and options of the answer.
-
-    `schema`: the answer, unless it is a call, is JSON of this schema, with this `check`. `is_continued`: the
-    last message is the beginning of the answer.
-    """
-
-    messages: list[Message]
-    use: ToolUse = NO_TOOLS
-    options: Mapping[str, Any] = field(default_factory=dict)
-    add_generation_prompt: bool = True
-    is_continued: bool = False
-    enable_thinking: bool = True
-    reasoning: ReasoningFormat = ReasoningFormat.AUTO
-    schema: Any = None
-    check: SchemaCheck | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """A grammar for the answer, from its start or, with a trigger, once the trigger was generated."""
-
-    grammar: str
-    trigger: str = ""
-    is_trigger_first: bool = False
-    is_answer_apart: bool = False  # calls do not begin like JSON
-    reasoning: tuple[str, str] = ("", "")  # the tags of reasoning before it; an empty first one is open
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """`is_thinking`: the answer starts inside reasoning."""
-
-    text: str
-    is_thinking: bool
 
 
 class ChatFormat:

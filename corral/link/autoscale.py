@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.core.repeat import repeat
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.link.member import Member
 
 LOOK_S = 0.25

@@ -49,7 +49,8 @@ from corral.core.task import (
     SlotAction,
     Task,
 )
-from corral.link.lifecycle import EngineLifecycle, EngineState
+from corral.link.engine_state import EngineState
+from corral.link.lifecycle import EngineLifecycle
 from corral.link.listener import EngineListener
 from corral.link.observer import EngineObserver, TaskObserver
 from corral.link.pending_task import MAX_CRASHES, HeldState, MediaFile, PendingTask, charge_crash, suspects

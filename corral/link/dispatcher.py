@@ -17,7 +17,7 @@ from cachetools import LRUCache
 from corral.core.file import open_memory
 from corral.core.task import Embed, Task
 from corral.link.cache_view import PromptBlocks, prompt_blocks
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.link.load_table import LoadTable
 from corral.link.member import Member
 from corral.link.pending_task import HeldState, PendingTask

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from corral.core.errors import Conflict
 from corral.link.client import READY_S
 from corral.link.dispatcher import Dispatcher
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.link.member import Member
 
 LIMIT_S = 60.0  # for tasks and commands that find no other slot

@@ -15,7 +15,7 @@ import msgspec
 from corral.core.errors import Conflict
 from corral.link.client import READY_S
 from corral.link.engine_drain import EngineDrain
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.link.member import Member
 
 _log = logging.getLogger("corral")

@@ -26,9 +26,9 @@ from corral.link.autoscale import ScaleLimits, Scaling
 from corral.link.client import TaskT
 from corral.link.dispatcher import Dispatcher
 from corral.link.engine_drain import EngineDrain
+from corral.link.engine_state import EngineState
 from corral.link.engine_update import EngineUpdate
 from corral.link.fleet_lifecycle import FleetLifecycle
-from corral.link.lifecycle import EngineState
 from corral.link.member import Member
 from corral.link.merged_observer import FleetObserver, MemberObserver, MergedObserver
 from corral.link.observer import TaskObserver

@@ -12,7 +12,8 @@ import msgspec
 from corral.core.errors import Unavailable
 from corral.core.result import Loading, ModelInfo
 from corral.core.settings import EngineSettings
-from corral.link.lifecycle import EngineLifecycle, EngineState, shutting_down
+from corral.link.engine_state import EngineState
+from corral.link.lifecycle import EngineLifecycle, shutting_down
 from corral.link.share import ShareOut, like_first
 
 T = TypeVar("T")

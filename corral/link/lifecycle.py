@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import logging
 import signal
 import time
@@ -34,6 +33,7 @@ from corral.core.result import (
 from corral.core.settings import EngineSettings
 from corral.core.task import MemoryGranted, Stop
 from corral.core.transcoding import OFF
+from corral.link.engine_state import EngineState
 from corral.link.heartbeat import LOOK_S, HeartbeatMonitor
 from corral.link.idle import Idle
 from corral.link.listener import EngineListener
@@ -44,15 +44,6 @@ from corral.link.restart import RestartPolicy
 FLUSH_S = 60.0  # for an engine to write its caches to disk on exit
 RETRY_S = 60.0  # between two tries to start an engine that has failed
 _log = logging.getLogger("corral")
-
-
-class EngineState(enum.Enum):
-    LOADING = "loading"
-    READY = "ready"
-    RESTARTING = "restarting"
-    SLEEPING = "sleeping"
-    WAKING = "waking"
-    FAILED = "failed"
 
 
 _BUG = "internal error, see the server's log"

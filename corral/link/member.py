@@ -36,7 +36,7 @@ from corral.core.settings import EngineSettings
 from corral.core.task import Embed, SlotAction, Task
 from corral.link.cache_view import CacheView, PromptBlocks
 from corral.link.client import EngineClient, TaskT
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.link.observer import EngineObserver, TaskObserver
 from corral.link.pending_task import HeldState, MediaFile, PendingTask
 from corral.link.placement import SERVICE_MS, TOKEN_MS, EngineCost, EngineLoad

@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -16,14 +16,16 @@ import numpy as np
 from corral.core.errors import InvalidRequest
 from corral.core.media import key_of, runs_in
 from corral.core.media_item import MediaItem, MediaKind
-from corral.core.result import ModelInfo
 from corral.media.budget import MediaBudget
 from corral.media.collect import MediaRef, require_kind
 from corral.media.data_uri import decode_base64
 from corral.media.decoded import MAX_BYTES, BadMedia, DecodedMedia, too_large
-from corral.media.source import MediaSource
 from corral.storage.blob import Blob
-from corral.text.vocab import Segment
+
+if TYPE_CHECKING:
+    from corral.core.result import ModelInfo
+    from corral.media.source import MediaSource
+    from corral.text.vocab import Segment
 
 MAX_ENCODED_BYTES = 64 << 20  # of all media of a request
 MAX_DECODED_BYTES = 256 << 20

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from corral.core.media_item import MediaKind
 from corral.media.data_uri import parse_data_uri
 from corral.media.decoded import BadMedia
-from corral.media.local import LocalMedia
 
 if TYPE_CHECKING:
+    from corral.core.media_item import MediaKind
+    from corral.media.local import LocalMedia
     from corral.media.remote import RemoteMedia
 
 MAX_URL_CHARS = 8192  # of URLs that are not data:

@@ -11,9 +11,10 @@ import orjson
 
 from corral.api.model import ChatSettings
 from corral.api.vocab import Vocab
-from corral.chat.chat_format import Chat, ChatFormat
+from corral.chat.chat_format import ChatFormat
 from corral.chat.guard import Guard
 from corral.chat.named import named_template
+from corral.chat.prompt import Chat
 from corral.chat.reasoning import ReasoningFormat
 from corral.chat.template import Template
 from corral.core.errors import CorralError, Unavailable

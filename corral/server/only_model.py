@@ -23,7 +23,7 @@ from corral.api.services import ServerServices, Services
 from corral.core.errors import NotFound, UnknownModel
 from corral.core.result import ModelInfo
 from corral.core.settings import Settings
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.link.renderer import Renderer
 from corral.link.tokenizer import Tokenizer
 from corral.server.front import Front

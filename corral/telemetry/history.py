@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from corral.core.result import Admitted, Progress, TaskResult, Tokens
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.telemetry.quantiles import Latency, Quantiles
 from corral.telemetry.record import RequestRecord, TaskRecord
 from corral.telemetry.request_observer import Asked

@@ -11,7 +11,7 @@ from typing import Any
 
 from corral.core.client import Client
 from corral.core.result import Admitted, CacheReport
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.history import SHARES, Ended, History, Sample
 from corral.telemetry.quantiles import Latency, Quantiles

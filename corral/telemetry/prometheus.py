@@ -23,7 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from corral import __version__
 from corral.core.libllama import BUILD_INFO
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.telemetry.ledger import DAY_S
 from corral.telemetry.loop_meter import LoopMeter
 from corral.telemetry.record import RequestRecord

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from corral.core.modifier import AdapterInfo
-from corral.core.result import ModelInfo
-from corral.core.settings import Settings
-from corral.link.lifecycle import EngineState
-from corral.telemetry.dispatcher import Telemetry
-
 if TYPE_CHECKING:
+    from corral.core.modifier import AdapterInfo
+    from corral.core.result import ModelInfo
+    from corral.core.settings import Settings
+    from corral.link.engine_state import EngineState
     from corral.link.member import Member
+    from corral.telemetry.dispatcher import Telemetry
 
 
 class EngineSource(Protocol):

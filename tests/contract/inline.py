@@ -44,7 +44,7 @@ from corral.core.task import (
 )
 from corral.engine.generation_engine import GenerationEngine
 from corral.link.client import TaskT
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.link.observer import TaskObserver
 from corral.link.pending_task import MediaFile
 from corral.link.stream import TaskStream

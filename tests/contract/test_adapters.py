@@ -16,7 +16,7 @@ from corral.api.schema.nested import MAX_SCALE
 from corral.core.errors import CorralError
 from corral.core.modifier import AdapterInfo, ScaledFile
 from corral.core.pooling import Pooling
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from tests.contract.adapters import PATHS, adapted_server
 from tests.contract.inline import SECONDS, Server, post
 from tests.contract.wire import BAD_FILE_NAMES, json_values

@@ -22,7 +22,7 @@ from corral.core.result import (
     Vectors,
 )
 from corral.core.task import Embed, Task
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.telemetry.counters import TokenCounters
 from corral.telemetry.dispatcher import TaskFollower, Telemetry
 from corral.telemetry.record import RequestRecord

@@ -16,7 +16,7 @@ from corral.core.client import Client
 from corral.core.errors import Unavailable
 from corral.core.result import Admitted, Tier
 from corral.core.task import SlotAction, Verb
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.telemetry import history, timeline
 from corral.telemetry.live import MAX_WATCHERS, Monitor
 from tests.contract.adapters import adapted_server

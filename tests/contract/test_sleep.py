@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from tests.contract.inline import Server, post
 
 HELLO = [{"role": "user", "content": "hello"}]

@@ -14,7 +14,7 @@ from corral.api.error_shape import LLAMA_ERRORS
 from corral.cli.configuration import configure
 from corral.core.result import Loading, Stage
 from corral.core.settings import EngineSettings, ServerSettings, Settings
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from tests.contract.inline import Server
 from tests.contract.wire import ask
 from tests.unit.fake import FakeBackend, FakeVocab

@@ -15,7 +15,7 @@ from corral.core.client import Client
 from corral.core.params import GenerationParams
 from corral.core.result import Admitted, Done, StopType, Tier, Timings, Tokens
 from corral.core.task import Task
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.telemetry.dispatcher import TaskFollower, Telemetry
 from corral.telemetry.prometheus import ServerMetrics, engine_metrics
 from corral.telemetry.record import RequestRecord

@@ -14,7 +14,7 @@ from unittest import mock
 import orjson
 from starlette.types import ASGIApp
 
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from tests.golden.case import MANY, MANY_SEALED, ONE_SEALED, Ask, Begin, Case, Sleep
 from tests.golden.masks import HEADERS, Masks
 from tests.golden.server import MODELS, started

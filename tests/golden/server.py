@@ -31,7 +31,7 @@ from corral.core.result import Loading, MemoryPlan, ModelInfo, TokenProb, TokenP
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.core.top_probs import TopProbs
 from corral.link.client import TaskT
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.link.observer import TaskObserver
 from corral.link.pending_task import MediaFile
 from corral.link.stream import TaskStream

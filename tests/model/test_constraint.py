@@ -11,9 +11,10 @@ import pytest
 from gguf import TokenType
 
 from corral.api.constraint import grammar_or_schema
-from corral.chat.chat_format import Chat, ChatFormat
+from corral.chat.chat_format import ChatFormat
 from corral.chat.jinja_template import ChatTemplate
 from corral.chat.message import parse_messages
+from corral.chat.prompt import Chat
 from corral.core.errors import CorralError
 from corral.core.params import Constraint, SamplingParams
 from corral.core.result import Failed, StopType

@@ -33,7 +33,7 @@ from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import NEVER, SavedState
 from corral.engine.ses1 import read_title
 from corral.link.client import EngineClient
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from tests.tools.examples import examples
 from tests.tools.failure import status_of
 from tests.unit import ses1_files

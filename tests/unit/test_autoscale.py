@@ -9,8 +9,8 @@ from corral.core.errors import Conflict
 from corral.core.result import Failed
 from corral.core.task import HandOver, Stop, Task
 from corral.link.autoscale import Autoscaler, EngineUse, ScaleLimits, ScalePlan, Scaling
+from corral.link.engine_state import EngineState
 from corral.link.fleet import Fleet
-from corral.link.lifecycle import EngineState
 from tests.tools.wait import wait_until_async
 from tests.unit.fake_fleet import Answer, be_ready, commands_of, started
 from tests.unit.fake_fleet import quick as quick

@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from corral.chat.chat_format import Chat, ChatFormat
+from corral.chat.chat_format import ChatFormat
 from corral.chat.guard import Guard
 from corral.chat.jinja_template import ChatTemplate
 from corral.chat.message import parse_messages, parse_tools
+from corral.chat.prompt import Chat
 from corral.chat.reasoning import ReasoningFormat
 from corral.chat.tool import ToolChoice
 from corral.core.errors import InvalidRequest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.telemetry.history import EngineLife
 
 

@@ -9,7 +9,7 @@ import pytest
 from corral.core.errors import Conflict
 from corral.core.result import LoadFailed
 from corral.core.task import Stop
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from tests.tools.wait import wait_until_async
 from tests.unit.fake_fleet import Answer, be_ready, commands_of, started
 from tests.unit.fake_fleet import quick as quick

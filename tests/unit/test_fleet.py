@@ -22,9 +22,9 @@ from corral.core.result import (
 )
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, FreeAdapter, HandOver, LoadAdapter, SlotAction, Stop, Verb
+from corral.link.engine_state import EngineState
 from corral.link.fleet import Fleet
 from corral.link.idle import Idle
-from corral.link.lifecycle import EngineState
 from corral.link.pending_task import MAX_CRASHES
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.prometheus import engine_metrics

@@ -12,7 +12,7 @@ from corral.core.settings import EngineSettings
 from corral.core.task import MemoryGranted, Stop
 from corral.link import lifecycle
 from corral.link.client import EngineClient
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from tests.tools.wait import wait_until_async
 from tests.unit.fake_process import NullObserver, Process, submit_task
 

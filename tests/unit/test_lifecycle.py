@@ -25,7 +25,7 @@ from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, SlotAction, Verb
 from corral.link import lifecycle, restart
 from corral.link.client import EngineClient
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.link.observer import EngineObserver
 from corral.link.pending_task import MAX_CRASHES
 from corral.link.stream import TaskStream

@@ -16,7 +16,7 @@ from corral.core.settings import EngineSettings
 from corral.core.task import LayoutMedia, Task
 from corral.link import client
 from corral.link.client import EngineClient
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.link.pending_task import MAX_CRASHES
 from tests.unit.fake import FakeBackend
 from tests.unit.fake_process import NullObserver, submit_task

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from corral.chat.chat_format import Chat, ChatFormat, Prompt
+from corral.chat.chat_format import ChatFormat
 from corral.chat.jinja_template import ChatTemplate
+from corral.chat.prompt import Chat, Prompt
 from corral.chat.reasoning import ReasoningFormat, choose_tags, is_open
 from tests.tools.answer import PARIS, USE, Message, collect, drain
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from corral.chat.chat_format import Chat, ChatFormat
+from corral.chat.chat_format import ChatFormat
 from corral.chat.jinja_template import ChatTemplate
 from corral.chat.message import parse_messages, parse_tools
+from corral.chat.prompt import Chat
 from corral.chat.template import TemplateError
 from corral.core.errors import CorralError
 from corral.media.collect import PlainCollector, mark_messages

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from corral.api.choice import Choice
-from corral.api.model import RenderContext
-from corral.api.prepare_chat import PreparedChat
 from corral.api.render import native
 from corral.api.render.openai import OpenAIAnswer
 from corral.api.render.warning import describe_diagnosis, render_warnings
-from corral.api.schema.chat import ChatRequest
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
 from corral.core.result import UNFINISHED, Admitted, Done, Progress, TaskResult, TokenProbs, Tokens
 from corral.core.top_probs import TopProbs
+
+if TYPE_CHECKING:
+    from corral.api.choice import Choice
+    from corral.api.model import RenderContext
+    from corral.api.prepare_chat import PreparedChat
+    from corral.api.schema.chat import ChatRequest
 
 
 class ChatRenderer(OpenAIAnswer):

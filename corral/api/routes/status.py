@@ -32,7 +32,7 @@ from corral.core.libllama import BUILD_INFO
 from corral.core.media_item import MediaKind
 from corral.core.result import BatchExact
 from corral.grammar.keyword import render_support
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.telemetry.slots import SlotView
 
 _WATCHED = ModelUse(Role.ANY, NamedIn.QUERY_ONLY, Unloaded.REFUSE, wakes=False, progress=None)

@@ -30,7 +30,7 @@ from corral.core.errors import CorralError, EngineDied, InsufficientStorage
 from corral.core.result import Loading, MemoryPlan, ModelInfo, Stage
 from corral.core.settings import EngineSettings, Settings
 from corral.link.client import EngineClient
-from corral.link.lifecycle import EngineState
+from corral.link.engine_state import EngineState
 from corral.link.renderer import Renderer
 from corral.memory.plan import HOST, HOST_MARGIN
 from corral.server.blocking_job import BlockingJob, ReportProgress

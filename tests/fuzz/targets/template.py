@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import corral.chat
-from corral.chat.chat_format import Chat, ChatFormat
+from corral.chat.chat_format import ChatFormat
+from corral.chat.prompt import Chat
 from corral.core.errors import CorralError
 from corral.link.renderer import Renderer
 from tests.fuzz.mutation import mutated
