@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -36,10 +37,13 @@ class Nodes:
         )
         self.address = self._hear()
 
-    def remove_node(self) -> None:
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        assert self._hear() == "removed"
+    @contextlib.contextmanager
+    def one_less(self) -> Iterator[None]:
+        self._tell("remove")
+        try:
+            yield
+        finally:
+            self._tell("add")
 
     @property
     def engines(self) -> list[psutil.Process]:
@@ -58,6 +62,11 @@ class Nodes:
         self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait()
+
+    def _tell(self, command: str) -> None:
+        self._process.stdin.write(f"{command}\n")
+        self._process.stdin.flush()
+        assert self._hear() == "done"
 
     def _hear(self) -> str:
         """Return what the cluster says next; "" if it has ended."""

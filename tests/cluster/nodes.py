@@ -1,7 +1,7 @@
 """`python -m tests.cluster.nodes`: three Ray nodes on this machine, with one CPU each, until stdin is closed.
 
-Prints the cluster's address. A line on stdin removes a node. In a process of its own, for Ray sets signal
-handlers.
+Prints the cluster's address. "remove" on stdin takes a node away, "add" adds one. In a process of its own,
+for Ray sets signal handlers.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ def main() -> None:
     cluster = Cluster(initialize_head=True, head_node_args=_NODE)
     workers = [cluster.add_node(**_NODE) for _ in range(2)]
     _say(cluster.address)
-    for _ in sys.stdin:
-        cluster.remove_node(workers.pop(), allow_graceful=False)
-        _say("removed")
+    for line in sys.stdin:
+        if line == "add\n":
+            workers.append(cluster.add_node(**_NODE))
+        else:
+            cluster.remove_node(workers.pop(), allow_graceful=False)
+        _say("done")
     cluster.shutdown()
 
 
