@@ -130,6 +130,7 @@ class Application:
 
     async def close(self) -> None:
         services = self.services
+        services.hardware.stop()
         if services.sharing is not None:
             await services.sharing.stop()
         if services.journal is not None:

@@ -42,13 +42,18 @@ class HardwareMeter:
         self._last: Reading | None = None
         self._read_at = 0.0
         self._reading: asyncio.Future[Reading] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._peak_cpu = 0.0
         self._peak_memory = 0
         self._peak_gpus: dict[int, int] = {}
 
     def start(self) -> None:
         """Read again and again from now on; call it on the event loop."""
-        asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     async def render(self) -> dict[str, Any]:
         """Return a reading of now, with the peaks so far, as JSON."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 
@@ -39,6 +40,20 @@ async def test_a_reading_serves_all_who_ask_at_once():
     meter = HardwareMeter(Replay(reading(0.2, 300, 10)))
     first, second = await meter.render(), await meter.render()
     assert first == second
+
+
+async def test_nothing_is_read_when_it_has_stopped(monkeypatch):
+    monkeypatch.setattr("corral.telemetry.hardware.LOOK_S", 0.0)
+    readings = [reading(0.2, 300, 10)] * 1000
+    meter = HardwareMeter(Replay(*readings))
+    meter.start()
+    while meter._last is None:
+        await asyncio.sleep(0)
+    meter.stop()
+    await meter.render()
+    at = meter._read_at
+    await asyncio.sleep(0.05)
+    assert meter._read_at == at
 
 
 def test_processes_of_the_server_count_as_long_as_they_live():
