@@ -50,7 +50,8 @@ async def test_nothing_is_read_when_it_has_stopped(monkeypatch):
     while meter._last is None:
         await asyncio.sleep(0)
     meter.stop()
-    await meter.render()
+    while meter._reading is not None:  # began before
+        await asyncio.sleep(0)
     at = meter._read_at
     await asyncio.sleep(0.05)
     assert meter._read_at == at
