@@ -21,15 +21,13 @@ from corral.engine.grouping import Grouping
 from corral.engine.hand_over import HandOvers
 from corral.engine.kv import KvStore
 from corral.engine.media import MediaEncoder
+from corral.engine.patience import Patience
 from corral.engine.ports import Backend
 from corral.engine.reporter import Reporter
 from corral.engine.request import Request, RequestPhase
 from corral.engine.runner import Runner
 from corral.engine.scheduler import Scheduler
 from corral.engine.ses1 import Ses1
-
-_LEAST_ITL_MS = 30.0  # that a GPU's streams may wait in any case
-_PROMPT_SHARE = 3  # of what a batch of prompt tokens costs by itself
 
 
 class GenerationEngine(Engine):
@@ -46,8 +44,8 @@ class GenerationEngine(Engine):
         coroutines = Coroutines(wakeup)
         grouping = Grouping(settings.grp_attn_n, settings.grp_attn_w)
         ses1 = Ses1(backend, grouping)
-        self._max_itl_ms, self._is_fast = settings.max_itl_ms, backend.uses_gpu
-        cost = CostModel()
+        self._cost = cost = CostModel()
+        self._patience = Patience(cost, settings.max_itl_ms, backend.uses_gpu)
         copy_cost = CopyCost(cost, not backend.uses_gpu, clock)
         self._kv = KvStore(backend, settings, ses1, grouping, copy_cost)
         reporter, similarity = Reporter(self._kv, clock), settings.slot_prompt_similarity
@@ -84,18 +82,9 @@ class GenerationEngine(Engine):
         """Divide the time that streams can wait evenly among prompts, embeddings and media."""
         if not self._scheduler.has_running(RequestPhase.GENERATING):
             return math.inf
-        n_sharing = (
-            self._scheduler.has_running(RequestPhase.PREFILL) + self._embedder.has_work + self._media.has_work
-        )
-        cost, max_itl_ms = self._decoder.cost, self._max_itl_ms
-        if self._is_fast:
-            max_itl_ms = min(max_itl_ms, self._patience_ms())
-        return cost.headroom_ms(max_itl_ms) / max(1, n_sharing)
+        streams, prompts = self._requests(RequestPhase.GENERATING), self._requests(RequestPhase.PREFILL)
+        n_sharing = bool(prompts) + self._embedder.has_work + self._media.has_work
+        return self._cost.headroom_ms(self._patience.ms(streams, prompts)) / max(1, n_sharing)
 
-    def _patience_ms(self) -> float:
-        """Return how long a GPU's streams wait: most of a step should be prompt tokens, since a batch costs
-        much whatever is in it; more if there are few of them beside many prompts."""
-        cost, n_prompts = self._decoder.cost, len(self._scheduler.running(RequestPhase.PREFILL))
-        n_streams = len(self._scheduler.running(RequestPhase.GENERATING))
-        step_ms = cost.decode_ms + _PROMPT_SHARE * cost.prompt.batch_ms
-        return max(_LEAST_ITL_MS, step_ms) * (1 + 3 * n_prompts / n_streams)
+    def _requests(self, phase: RequestPhase) -> list[Request]:
+        return [request for _, request in self._scheduler.running(phase)]

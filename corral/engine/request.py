@@ -408,6 +408,15 @@ class Request:
     def prompt_ms(self, now: float) -> float:
         return ((self._t_first or now) - self._t_start) * 1e3 if self._t_start else 0.0
 
+    @property
+    def wait_ms(self) -> float:
+        """How long it has waited for its first token; 0: it has none."""
+        return self.prompt_ms(self._t_start)
+
+    def has_come_with(self, stream: Request, ms: float) -> bool:
+        """Whether it got its slot before a stream, or at most `ms` after that one's first token."""
+        return self._t_start <= stream._t_first + ms / 1e3
+
     def predicted_ms(self) -> float:
         return (self._t_last - self._t_first) * 1e3
 
