@@ -62,3 +62,11 @@ def _short(url: str) -> str:
     if len(url) > MAX_URL_CHARS:
         raise BadMedia(f"its URL is longer than {MAX_URL_CHARS} characters")
     return url
+
+
+def open_remote(is_allowed: bool) -> RemoteMedia | None:
+    if not is_allowed:
+        return None
+    from corral.media.remote import RemoteMedia  # takes a while, and few servers need it
+
+    return RemoteMedia()

@@ -57,13 +57,13 @@ from corral.server.access import AccessControl, Keys
 from corral.server.boundary import Boundary
 from corral.server.errors import error_handlers
 from corral.server.head import HeadRequests
-from corral.server.internal import StoredWork
 from corral.server.models import Models
 from corral.server.page import open_page
 from corral.server.release import MemoryRelease
 from corral.server.resumable import ResumableStreams
 from corral.server.routing import Routing
 from corral.server.services import open_services
+from corral.server.stored_work import StoredWork
 from corral.telemetry.ledger import Ledger
 from corral.telemetry.loop_meter import LoopMeter
 from corral.telemetry.request_observer import RequestObserver

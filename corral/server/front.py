@@ -22,7 +22,7 @@ from corral.link.renderer import Renderer
 from corral.link.tokenizer import Tokenizer
 from corral.server.chat import chat_settings
 from corral.server.defaults import check_tokens, default_guidance
-from corral.server.services import open_model_services
+from corral.server.model_services import open_model_services
 from corral.server.system_prompt import read_system_prompt, tokenize_system_file
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.record import RequestRecord

@@ -1,55 +1,40 @@
-"""Open what routes use: storage, journal, pools, all that a server or a model has beside an engine."""
+"""Open what routes use of a server, which all of its models share."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from corral.api.adapter import AdapterStore
-from corral.api.admission import Admission
 from corral.api.batch.runner import BatchRunner
 from corral.api.dialects.ollama.digest import FileDigest
 from corral.api.dialects.responses.archive import Archive
-from corral.api.engine import Engine, Runner
 from corral.api.key_limits import KeyLimits
-from corral.api.live_answers import LiveAnswers
 from corral.api.mcp.config import read_servers
 from corral.api.mcp.sessions import McpSessions
 from corral.api.mcp.web import WEB, WebTransport, web_server
-from corral.api.model import ModelFacts
 from corral.api.model_directory import ModelDirectory
 from corral.api.openapi import describe
 from corral.api.pools import Pools, n_prompt_threads
-from corral.api.prepare import Defaults, PrepareContext
 from corral.api.route_table import RouteTable
-from corral.api.services import ServerServices, Services
+from corral.api.services import ServerServices
 from corral.api.shutdown import Shutdown
-from corral.api.storage import StateStorage, Storage
+from corral.api.storage import Storage
 from corral.api.stream_session import StreamSessions
 from corral.core.settings import ServerSettings, Settings
-from corral.media.intake import Intake
-from corral.media.local import LocalMedia
-from corral.media.source import MediaSource
+from corral.media.source import open_remote
 from corral.server.access import Keys
-from corral.server.defaults import default_params
 from corral.server.page import ui_settings
 from corral.storage.front_registry import FrontRegistry
 from corral.storage.journal import Journal
-from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.hardware import HardwareMeter
 from corral.telemetry.ledger import Ledger
-from corral.telemetry.live import Monitor
 from corral.telemetry.loop_meter import LoopMeter
-from corral.telemetry.sources import ServerSource
 
 if TYPE_CHECKING:
     from corral.api.sharing import Sharing
-    from corral.media.remote import RemoteMedia
-    from corral.telemetry.prometheus import Metrics, ServerMetrics
+    from corral.telemetry.prometheus import ServerMetrics
 
 
 def open_services(
@@ -93,62 +78,6 @@ def open_services(
     )
 
 
-def open_model_services(
-    of_server: ServerServices,
-    settings: Settings,
-    engine: Engine,
-    telemetry: Telemetry,
-    wake_engine: Callable[[], None],
-) -> Services:
-    """Open those of a model. Raises CorralError if its settings are invalid."""
-    server = settings.server
-    media_source = _open_media(server)
-    model = ModelFacts(settings, engine)
-    admission = Admission(engine, model, telemetry.queue, server.queue_size, of_server.shutdown)
-    adapters = AdapterStore(engine, server.lora_dir)
-    defaults = Defaults(default_params(settings), adapters, server.max_predict)
-    pools, runner = Pools(n_prompt_threads(server)), Runner(engine, telemetry, of_server.limits)
-    prepare = PrepareContext(
-        model,
-        defaults,
-        adapters,
-        Intake(engine, media_source),
-        pools,
-        runner,
-        server.max_response_mib << 20,
-        settings.engine.n_batch,
-        server.spm_infill,
-    )
-    states = StateStorage(server)
-    source = ServerSource(
-        settings,
-        telemetry,
-        engine,
-        states.sessions,
-        adapters,
-        lambda tokens: model.vocab.detokenize(tokens),
-    )
-    shared: dict[str, Any] = {each.name: getattr(of_server, each.name) for each in fields(of_server)}
-    own: dict[str, Any] = {"settings": settings, "pools": pools}
-    return Services(
-        **{**shared, **own},
-        engine=engine,
-        wake_engine=wake_engine,
-        telemetry=telemetry,
-        model=model,
-        adapters=adapters,
-        defaults=defaults,
-        prepare=prepare,
-        runner=runner,
-        admission=admission,
-        live=LiveAnswers(engine, runner),
-        states=states,
-        media_source=media_source,
-        monitor=Monitor(source, model.name),
-        metrics=_open_metrics(of_server.settings.server, source, model.name),
-    )
-
-
 def _open_batches(storage: Storage, models: ModelDirectory) -> BatchRunner | None:
     if storage.batches is None:
         return None
@@ -175,23 +104,11 @@ def _open_journal(server: ServerSettings, registry: FrontRegistry | None) -> Jou
 
 def _open_mcp(server: ServerSettings) -> McpSessions | None:
     given = read_servers(server.mcp_servers_config, server.mcp_servers_json)
-    remote = _open_remote(server)
+    remote = open_remote(server.allow_remote_media)
     if remote is not None and all(each.name != WEB for each in given):
         return McpSessions((*given, web_server()), lambda: WebTransport(remote))
     is_open = server.mcp_servers_config or server.mcp_servers_json or server.tools
     return McpSessions(given) if is_open else None
-
-
-def _open_media(server: ServerSettings) -> MediaSource:
-    return MediaSource(_open_remote(server), LocalMedia(server.media_path) if server.media_path else None)
-
-
-def _open_remote(server: ServerSettings) -> RemoteMedia | None:
-    if not server.allow_remote_media:
-        return None
-    from corral.media.remote import RemoteMedia  # takes a while, and few servers need it
-
-    return RemoteMedia()
 
 
 def _open_server_metrics(server: ServerSettings, loop: LoopMeter) -> ServerMetrics | None:
@@ -200,11 +117,3 @@ def _open_server_metrics(server: ServerSettings, loop: LoopMeter) -> ServerMetri
     from corral.telemetry.prometheus import ServerMetrics  # slow import
 
     return ServerMetrics(loop)
-
-
-def _open_metrics(server: ServerSettings, source: ServerSource, name: str) -> Metrics | None:
-    if not server.metrics:
-        return None
-    from corral.telemetry.prometheus import Metrics
-
-    return Metrics(source, name)

@@ -27,7 +27,7 @@ from corral.api.schema.parse import RequestModel
 from corral.api.services import ServerServices
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.key_role import Permission
-from corral.server.internal import Lend, answer_internally
+from corral.server.answer_internally import Lend, answer_internally
 
 _FORMAT = "@requestFormat"
 _MAX_INSTANCES = 128

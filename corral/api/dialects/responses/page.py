@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.api.dialects.responses.item import Item
 from corral.api.openapi import query
 from corral.api.query_number import query_number
 from corral.core.errors import InvalidRequest
 
+Item = dict[str, Any]  # with an `id`
 _DEFAULT, _MOST = 20, 100
 QUERIES = (
     query("after", "List items after the one with this id.", type="string"),

@@ -1,39 +1,21 @@
-"""Answer what the server itself asks for its clients: routes are called, without HTTP."""
+"""Run what clients have left with the server."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 
 from starlette.types import Send
 
 from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.internal import Ask
-from corral.api.policy import ModelUse
 from corral.api.route_table import RouteTable
-from corral.api.router import ApiRoute
-from corral.api.services import ServerServices
 from corral.api.streamed_response import send_all
 from corral.core.errors import CorralError, NotFound
 from corral.server.access import Keys
+from corral.server.answer_internally import Lend, answer_internally
 from corral.server.errors import error_response
 from corral.server.record_middleware import observe
 from corral.telemetry.request_observer import Asked, RequestObserver
-
-Lend = Callable[[Ask, ModelUse | None], AbstractAsyncContextManager[ServerServices]]
-
-
-async def answer_internally(route: ApiRoute, ask: Ask, lend: Lend, send: Send) -> None:
-    """Have a route answer; errors are answers in the format of its API. `lend`: has the services of its model
-    until the answer is complete."""
-    async with contextlib.AsyncExitStack() as held:
-        try:
-            services = await held.enter_async_context(lend(ask, route.policy.model))
-            response = await route.answer(ask.incoming, services)
-        except Exception as error:
-            response = error_response(error, ask.path, route.policy.errors, ask.caller.record.id)
-        await send_all(response, send)
 
 
 class StoredWork:
