@@ -145,6 +145,8 @@ def _describe_exactness(known: BatchExact) -> str:
     why = f" ({types} on this CPU)" if types else ""
     if known.is_on:
         return f"answers do not depend on requests beside them: batches of at most {known.n_streams}{why}"
+    if known.n_streams == 1:
+        return f"streams beside each other may change each other{why}"
     return f"up to {known.n_streams} streams share a batch without changing each other{why}"
 
 

@@ -414,6 +414,7 @@ class TestConsole:
                 BatchExact(n_streams=3, limits={"q4_K": 3, "q6_K": 7}),
                 "up to 3 streams share a batch without changing each other (q4_K 3, q6_K 7 on this CPU)",
             ),
+            (BatchExact(n_streams=1), "streams beside each other may change each other"),
             (
                 BatchExact(is_on=True, n_streams=4),
                 "answers do not depend on requests beside them: batches of at most 4",
