@@ -16,21 +16,21 @@ from corral.core.client import Client
 from corral.telemetry.record import RequestRecord
 
 if TYPE_CHECKING:
+    from corral.api.answer_log import AnswerLog
     from corral.api.durable import DurableWork
-    from corral.api.stream_session import StreamSession
 
 _KEY = "corral.caller"
 
 
 class Caller(msgspec.Struct, frozen=True):
     """`is_anonymous`: without a key although keys are required, so that paths and prompts are withheld.
-    `session`: keeps the answer. `work`: what an earlier server has done of a durable request.
+    `log`: takes the answer. `work`: what an earlier server has done of a durable request.
     `disconnect`: what it returns says that the client has left."""
 
     record: RequestRecord
     disconnect: Receive = receive_nothing
     is_anonymous: bool = False
-    session: StreamSession | None = None
+    log: AnswerLog | None = None
     work: DurableWork | None = None
 
     @property

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import msgspec
 
+from corral.api.answer_log import AnswerLog
 from corral.api.prepare import PreparedCompletion
-from corral.api.stream_session import StreamSession
 from corral.core.answer_id import SEED_BYTES, IdSource, draw_hex, use_source
 from corral.core.build import BUILD
 from corral.core.client import Client
@@ -27,17 +27,17 @@ PREFIX = "stream_"
 
 
 class DurableWork:
-    """Mutable: one durable request. `session` keeps its stream; a response in the background has none."""
+    """Mutable: one durable request. `log`: takes its stream; a response in the background has its own."""
 
     def __init__(
         self,
         journal: Journal | None,
         opening: Opening,
         history: History | None = None,
-        session: StreamSession | None = None,
+        log: AnswerLog | None = None,
     ) -> None:
         self.opening = opening
-        self.session = session
+        self.log = log
         self.keeps_progress = False
         self.keeps_timings = False
         self.history = history
@@ -103,8 +103,8 @@ class DurableWork:
             if isinstance(result, Done):
                 self._source.now = at
             yield choice, result
-        if self.session is not None:
-            self.session.end_replay()
+        if self.log is not None:
+            self.log.end_replay()
 
     async def take(self, choice: int, result: TaskResult) -> bool:
         """Write a new result before its client gets it; False: the client has it."""

@@ -1,4 +1,4 @@
-"""Find out whether a request is durable: it asks for it, or has a session or runs in the background."""
+"""Find out whether a request is durable: it asks for it, or has a log or runs in the background."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ def begin_work(
 def _new_work(
     caller: Caller, services: Services, body: GenerationFields, path: str, headers: Headers, raw: bytearray
 ) -> DurableWork | None:
-    session, journal = caller.session, services.journal
+    log, journal = caller.log, services.journal
     is_asked = body.durable or headers.get(HEADER, "").lower() in _TRUE
     is_background = bool(getattr(body, "background", False))
     if is_asked and not (body.stream or is_background):
         body.warnings.append("Field 'durable': has no effect without 'stream'")
     has_ids = is_asked and body.stream and not is_background
-    is_kept = journal is not None and (is_background or (body.stream and session is not None))
+    is_kept = journal is not None and (is_background or (body.stream and log is not None))
     if not (has_ids or is_kept):
         return None
     use_source(None)
     kept = bytes(raw) if journal is not None else b""
     opening = new_opening(path, headers, caller.client, caller.record.id, kept, model_identity(services))
-    id = session.id if session is not None else opening.id
+    id = log.id if log is not None else opening.id
     opening = msgspec.structs.replace(
         opening, id=id, has_ids=has_ids, is_background=is_background, model_name=services.model.name
     )
-    if session is not None:
-        session.has_ids = has_ids
-    return DurableWork(journal, opening, session=session)
+    if log is not None:
+        log.has_ids = has_ids
+    return DurableWork(journal, opening, log=log)
 
 
 def model_identity(services: Services) -> str:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 import orjson
 from starlette.types import Message, Send
 
+from corral.api.answer_log import AnswerLog
 from corral.api.background import Background
 from corral.api.caller import Caller
 from corral.api.durable import DurableWork
 from corral.api.internal import Ask, RunAsk
 from corral.api.services import ServerServices
-from corral.api.stream_session import StreamSession
 from corral.core.removed import FIELDS
 from corral.core.repeat import repeat
 from corral.storage.journal import Journal
@@ -58,10 +58,10 @@ class DurableRunner:
             if opening.is_background:
                 self._restore_response(history)
                 continue
-            session = self._services.streams.restore(opening.client.id, opening.id)
-            session.has_ids = opening.has_ids
-            session.ping_s = max(0, self._services.settings.server.sse_ping_s)
-            session.run(self._run(history, session))
+            log = self._services.streams.restore(opening.client.id, opening.id)
+            log.has_ids = opening.has_ids
+            log.ping_s = max(0, self._services.settings.server.sse_ping_s)
+            log.run(self._run(history, log))
 
     async def close(self) -> None:
         await self._background.close()
@@ -75,29 +75,27 @@ class DurableRunner:
         self._background.spawn(self._run(history, None, lambda: restoring.discard(place)))
 
     async def _run(
-        self, history: History, session: StreamSession | None, on_start: Callable[[], None] = lambda: None
+        self, history: History, log: AnswerLog | None, on_start: Callable[[], None] = lambda: None
     ) -> None:
         try:
             while not self._is_ready():
                 await asyncio.sleep(_READY_S)
-            while (answer := await self._call(history, session, on_start)).status in _REFUSED:
+            while (answer := await self._call(history, log, on_start)).status in _REFUSED:
                 await asyncio.sleep(answer.retry_s)
         finally:
             on_start()
-            if session is not None:
-                session.end_replay()
+            if log is not None:
+                log.end_replay()
 
-    async def _call(
-        self, history: History, session: StreamSession | None, on_start: Callable[[], None]
-    ) -> _Answer:
+    async def _call(self, history: History, log: AnswerLog | None, on_start: Callable[[], None]) -> _Answer:
         """Send the request again; its model is loaded if necessary."""
         opening = history.opening
         body = await asyncio.to_thread(_without_removed, opening.body)
         query = {"model": opening.model_name, "autoload": "true"} if opening.model_name else {}
         record = RequestRecord(opening.headers["x-request-id"], opening.client)
-        work = DurableWork(self._journal, opening, history, session)
-        caller = Caller(record, session=session, work=work)
-        answer = _Answer(session.send if session is not None else None, on_start)
+        work = DurableWork(self._journal, opening, history, log)
+        caller = Caller(record, log=log, work=work)
+        answer = _Answer(log.send if log is not None else None, on_start)
         await self._run_ask(Ask(caller, opening.path, body, opening.headers, query), answer.send)
         if answer.status >= 400 and answer.status not in _REFUSED:
             _log.warning("--journal: %s cannot be continued: %s", opening.id, answer.error)

@@ -71,8 +71,8 @@ async def respond(
                 return await _stream(call.caller.disconnect, queue, choices, events, renderer, ping_s)
             responding = _stream(receive_nothing, queue, choices, events, renderer, ping_s, is_exact=True)
             queued = partial(describe_waiting, queue, [choice.task.id for choice in choices])
-            if work.session is not None:
-                work.session.ping_s, work.session.queued = max(0, ping_s), queued
+            if work.log is not None:
+                work.log.ping_s, work.log.queued = max(0, ping_s), queued
                 return await responding
             return await detach(record.client, services.streams, work.id, ping_s, queued, responding)
         await run_for_client(_finish(choices, work), call.caller.disconnect)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from corral.api.adapter import AdapterStore
     from corral.api.admission import Admission
+    from corral.api.answer_log import AnswerLogs
     from corral.api.batch.runner import BatchRunner
     from corral.api.dialects.ollama.digest import FileDigest
     from corral.api.dialects.responses.archive import Archive
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from corral.api.sharing import Sharing
     from corral.api.shutdown import Shutdown
     from corral.api.storage import StateStorage, Storage
-    from corral.api.stream_session import StreamSessions
     from corral.core.settings import Settings
     from corral.media.source import MediaSource
     from corral.storage.journal import Journal
@@ -57,7 +57,7 @@ class ServerServices:
     hardware: HardwareMeter
     server_metrics: ServerMetrics | None
     limits: KeyLimits
-    streams: StreamSessions
+    streams: AnswerLogs
     storage: Storage
     responses: Archive
     journal: Journal | None

@@ -9,6 +9,7 @@ from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from corral.api.answer_log import AnswerLogs
 from corral.api.caller import caller_in, change_caller
 from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.durable import PREFIX
@@ -16,7 +17,6 @@ from corral.api.error import ErrorAnswer
 from corral.api.followed_stream import FollowedStream, cancelled, resume
 from corral.api.policy import Follow
 from corral.api.route_table import RouteTable
-from corral.api.stream_session import StreamSessions
 from corral.core.errors import CorralError
 
 HEADER = b"x-conversation-id"
@@ -28,13 +28,13 @@ _EVENT_ID = re.compile(rf"({PREFIX}[0-9a-f]{{32}})\.[0-9]{{1,10}}")
 class ResumableStreams:
     """ASGI middleware, after access control."""
 
-    def __init__(self, app: ASGIApp, sessions: StreamSessions, table: RouteTable) -> None:
+    def __init__(self, app: ASGIApp, logs: AnswerLogs, table: RouteTable) -> None:
         self._app = app
         self._table = table
-        self._sessions = sessions
+        self._logs = logs
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] != "http" or scope["method"] != "POST" or caller_in(scope).session is not None:
+        if scope["type"] != "http" or scope["method"] != "POST" or caller_in(scope).log is not None:
             return self._app(scope, receive, send)
         follow = follow_of(self._table, scope)
         if known := resumed_stream(scope, follow):
@@ -44,17 +44,17 @@ class ResumableStreams:
 
     async def _begin(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
         owner = caller_in(scope).client.id
-        session = await self._sessions.open(owner, id)
-        change_caller(scope, session=session)
-        session.run(self._app(scope, _Request(receive), session.send))  # type: ignore[arg-type]
-        start = await session.started()
+        log = await self._logs.open(owner, id)
+        change_caller(scope, log=log)
+        log.run(self._app(scope, _Request(receive), log.send))  # type: ignore[arg-type]
+        start = await log.started()
         if start is None:
-            if session.error is None:
+            if log.error is None:
                 await ErrorAnswer(cancelled())(scope, receive, send)
             return
-        if not session.is_stream:
-            self._sessions.forget(owner, session)
-        response = FollowedStream(session)
+        if not log.is_stream:
+            self._logs.forget(owner, log)
+        response = FollowedStream(log)
         response.raw_headers, response.status_code = start["headers"], start["status"]
         await response(scope, receive, send)
 
@@ -63,9 +63,9 @@ class ResumableStreams:
         request = _Request(receive)
         while not request.is_whole:
             await request()
-        session = self._sessions.find(caller_in(scope).client.id, id)
+        log = self._logs.find(caller_in(scope).client.id, id)
         try:
-            response = await run_for_client(resume(session, last_id), receive)
+            response = await run_for_client(resume(log, last_id), receive)
         except CorralError as error:
             await ErrorAnswer(error)(scope, receive, send)
         except ClientGone:

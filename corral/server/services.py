@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corral.api.answer_log import AnswerLogs
 from corral.api.batch.runner import BatchRunner
 from corral.api.dialects.ollama.digest import FileDigest
 from corral.api.dialects.responses.archive import Archive
@@ -21,7 +22,6 @@ from corral.api.route_table import RouteTable
 from corral.api.services import ServerServices
 from corral.api.shutdown import Shutdown
 from corral.api.storage import Storage
-from corral.api.stream_session import StreamSessions
 from corral.core.settings import ServerSettings, Settings
 from corral.media.source import open_remote
 from corral.server.access import Keys
@@ -67,7 +67,7 @@ def open_services(
         hardware=HardwareMeter(),
         server_metrics=_open_server_metrics(server, loop),
         limits=KeyLimits(ledger),
-        streams=StreamSessions(),
+        streams=AnswerLogs(),
         storage=storage,
         responses=Archive(storage.documents),
         journal=_open_journal(server, registry),

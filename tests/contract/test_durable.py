@@ -18,7 +18,7 @@ import msgspec
 import orjson
 import pytest
 
-from corral.api import durable, stream_session
+from corral.api import answer_log, durable
 from corral.api.durable_runner import start_durable
 from corral.core.task import Task
 from corral.storage.journal_record import encode_opening, read_history
@@ -163,9 +163,9 @@ async def test_a_conversation_has_ids_if_it_asks():
 async def test_a_silent_stream_sends_signs_of_life():
     server = Server()
     server.engine.is_paused = True
-    pinged = stream_session.StreamSession("one")
+    pinged = answer_log.AnswerLog("one")
     pinged.ping_s = 0.01
-    parts = pinged.events(0)
+    parts = pinged.follow()
     assert await anext(parts) == b": \n\n"
     await parts.aclose()
 
@@ -195,7 +195,7 @@ async def test_what_an_earlier_server_admitted_continues_at_the_limit_and_counts
         kept, answer = await copy_midway(server, tmp_path, "/completion", BODY, **key)
         await server.services.telemetry.ledger.close()
     async with continued(kept, **options) as server:
-        (id,) = {session.id for session in server.services.streams._sessions.values()}
+        (id,) = {log.id for log in server.services.streams._logs.values()}
         response = await server.http.get("/v1/stream", params={"conv_id": id}, headers=key)
         assert timeless(response.content) == timeless(answer)
         assert server.engine.submitted

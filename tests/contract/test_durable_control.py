@@ -90,7 +90,7 @@ async def test_an_answer_that_a_former_version_rewrote_continues(tmp_path):
     (tmp_path / "journal").mkdir()
     async with journaled(tmp_path / "journal", "the first words") as server, Running(server) as running:
         await running.say(9)
-        (stream,) = server.services.streams._sessions.values()
+        (stream,) = server.services.streams._logs.values()
         await server.services.journal.run(lambda: None)  # all is written
         killed = shutil.copytree(tmp_path / "journal", tmp_path / "killed")
         text, vocab = "the last", server.backend.vocab
@@ -115,7 +115,7 @@ async def test_another_server_knows_the_limit_and_the_pause(tmp_path):
         await running.say(4)
         assert (await running.control("limit", n_predict=12))["success"]
         assert (await running.control("pause"))["success"]
-        (stream,) = server.services.streams._sessions.values()
+        (stream,) = server.services.streams._logs.values()
         await server.services.journal.run(lambda: None)  # all is written
         killed = shutil.copytree(tmp_path / "journal", tmp_path / "killed")
         assert (await running.control("stop"))["success"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.api import stream_session
+from corral.api import answer_log
 from tests.contract.inline import Server
 from tests.tools.wait import wait_until_async
 
@@ -62,9 +62,9 @@ async def test_followers_get_what_is_still_to_come():
     server = Server()
     first = asyncio.create_task(server.http.post("/completion", json=BODY, headers=HEADERS))
     await wait_until_async(lambda: server.engine.n_tasks)
-    session = server.services.streams.find("", "tea")
-    assert session is not None
-    await session.started()
+    log = server.services.streams.find("", "tea")
+    assert log is not None
+    await log.started()
     others = await asyncio.gather(follow(server), follow(server))
     assert set(others) == {(await first).content}
 
@@ -108,7 +108,7 @@ async def test_only_streams_are_kept():
 
 
 async def test_old_bytes_and_old_streams_are_dropped(monkeypatch):
-    monkeypatch.setattr(stream_session, "MAX_BYTES", 1000)
+    monkeypatch.setattr(answer_log, "MAX_BYTES", 1000)
     server = Server()
     undisturbed = await server.http.post("/completion", json=BODY)
     await asyncio.gather(
@@ -120,11 +120,11 @@ async def test_old_bytes_and_old_streams_are_dropped(monkeypatch):
     assert len(kept) == 1000
     assert kept[-20:] == undisturbed.content[-20:]
     await follow(server, 0, status=400)
-    monkeypatch.setattr(stream_session, "KEPT_S", -1)
+    monkeypatch.setattr(answer_log, "KEPT_S", -1)
     assert await lookup(server, "tea") == []
 
 
-@pytest.mark.parametrize("bound", ["MAX_SESSIONS", "TOTAL_BYTES"])
+@pytest.mark.parametrize("bound", ["MAX_LOGS", "TOTAL_BYTES"])
 async def test_a_key_with_many_streams_forgets_its_own_first(tmp_path: Path, monkeypatch, bound):
     (tmp_path / "keys").write_text("amy:a\nben:b\n")
     server = Server(api_key_file=str(tmp_path / "keys"))
@@ -134,7 +134,7 @@ async def test_a_key_with_many_streams_forgets_its_own_first(tmp_path: Path, mon
         return len((await server.http.post("/completion", json=BODY, headers=headers)).content)
 
     n_bytes = await stream("a", "first")
-    monkeypatch.setattr(stream_session, bound, 8 if bound == "MAX_SESSIONS" else 8 * n_bytes + n_bytes // 2)
+    monkeypatch.setattr(answer_log, bound, 8 if bound == "MAX_LOGS" else 8 * n_bytes + n_bytes // 2)
     for i in range(3):
         await stream("a", f"mine-{i}")
     for i in range(20):

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import group
+from corral.api.answer_log import AnswerLog
 from corral.api.body import JsonResponse
 from corral.api.caller import caller_in
 from corral.api.disconnect import run_for_client
@@ -23,7 +24,6 @@ from corral.api.router import Operation, Router
 from corral.api.routes.read_model import read_model
 from corral.api.schema.parse import RequestModel
 from corral.api.services import ServerServices
-from corral.api.stream_session import StreamSession
 from corral.core.errors import InvalidRequest
 from corral.core.key_role import Permission
 
@@ -61,11 +61,11 @@ class StreamLookupRequest(RequestModel):
 )
 async def follow(request: Request, services: ServerServices) -> Response:
     """The stream of a conversation from an offset on, or after `Last-Event-ID`, also what is to come."""
-    session = services.streams.find(caller_in(request.scope).client.id, _id(request))
+    log = services.streams.find(caller_in(request.scope).client.id, _id(request))
     last_id = request.headers.get("last-event-id")
     has_ids = last_id is not None or request.query_params.get("ids") in ("true", "1")
     place = last_id or request.query_params.get("from") or "0"
-    return await run_for_client(resume(session, place, has_ids), request.receive)
+    return await run_for_client(resume(log, place, has_ids), request.receive)
 
 
 @router.post(
@@ -79,8 +79,8 @@ async def lookup(request: Request, services: ServerServices) -> Response:
     """The streams of some conversations, as far as they are known."""
     body = await read_model(request, services, StreamLookupRequest)
     streams, owner = services.streams, caller_in(request.scope).client.id
-    found = [session for id in dict.fromkeys(body.conversation_ids) for session in streams.lookup(owner, id)]
-    rendered = [_render(session) for session in found]
+    found = [log for id in dict.fromkeys(body.conversation_ids) for log in streams.lookup(owner, id)]
+    rendered = [_render(log) for log in found]
     return JsonResponse([*rendered, *await _find_elsewhere(request, services, body)])
 
 
@@ -119,11 +119,11 @@ def _id(request: Request) -> str:
     return id
 
 
-def _render(session: StreamSession) -> dict[str, Any]:
+def _render(log: AnswerLog) -> dict[str, Any]:
     return {
-        "conversation_id": session.id,
-        "is_done": bool(session.ended_at),
-        "total_bytes": session.n_bytes,
-        "started_at": session.started_at,
-        "completed_at": session.ended_at,
+        "conversation_id": log.id,
+        "is_done": bool(log.ended_at),
+        "total_bytes": log.n_bytes,
+        "started_at": log.started_at,
+        "completed_at": log.ended_at,
     }
