@@ -94,8 +94,8 @@ class AnswerLog:
         return self.is_stream and self.n_bytes - self.n_kept <= offset <= self.n_bytes
 
     def follow(self, offset: int = 0, has_ids: bool = False) -> AsyncGenerator[bytes]:
-        """Yield the bytes from an offset on, also those to come. Events have ids if the log has them, or if the
-        client asks for them. Raises ClientGone if bytes are dropped before they are read."""
+        """Yield the bytes from an offset on, also those to come. Events have ids if the log has them, or if
+        the client asks for them. Raises ClientGone if bytes are dropped before they are read."""
         n_lost = self.n_bytes - self.n_kept
         if offset < n_lost:
             return self._follow(-1)

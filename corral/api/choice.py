@@ -181,12 +181,16 @@ async def _pump(choice: Choice, arrived: _Arrived) -> None:
         arrived.put_nowait((choice, error))
 
 
-class Renderer(Protocol):
-    """Converts results to events, and finished choices to an answer, in one dialect. `last` ends a stream."""
+class EventRenderer(Protocol):
+    """Converts results to events in one dialect. `last` ends a stream."""
 
     last: bytes
     stream_format: StreamFormat
 
     def events(self, choice: Choice, result: TaskResult) -> list[dict[str, Any]]: ...
+
+
+class Renderer(EventRenderer, Protocol):
+    """Converts finished choices to an answer, too."""
 
     def answer(self, choices: list[Choice]) -> Any: ...

@@ -37,17 +37,14 @@ class Streamed(Protocol):
 BodyT = TypeVar("BodyT", bound=Streamed)
 ParsedT = TypeVar("ParsedT", bound=Parsed)
 Ready = tuple[PreparedCompletion, Renderer]
-Respond = Callable[[AnyCall, PreparedCompletion, Renderer, bool], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect(Generic[BodyT, ParsedT]):
-    """`parse`: bring the body into the shape that is prepared, in a pool if that takes long. `run`: have the
-    tasks run, and answer."""
+    """`parse`: bring the body into the shape that is prepared, in a pool if that takes long."""
 
     parse: Callable[[Call[BodyT]], Awaitable[ParsedT]]
     prepare: Callable[[Call[BodyT], ParsedT], Awaitable[Ready]]
-    run: Respond = respond
 
 
 async def run_dialect(call: Call[BodyT], dialect: Dialect[BodyT, ParsedT]) -> Response:
@@ -55,7 +52,7 @@ async def run_dialect(call: Call[BodyT], dialect: Dialect[BodyT, ParsedT]) -> Re
     parsed = await dialect.parse(call)
     with renaming(parsed.names):
         prepared, renderer = await dialect.prepare(call, parsed)
-        return await dialect.run(call, prepared, renderer, call.body.stream)
+        return await respond(call, prepared, renderer, call.body.stream)
 
 
 async def as_sent(_: AnyCall) -> AsSent:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,13 +19,13 @@ from starlette.types import Receive
 from corral.api.admission import describe_position, describe_waiting, queue_headers, watch_deadline
 from corral.api.background import cancel
 from corral.api.call import AnyCall
-from corral.api.choice import Choice, Renderer, follow, start_choices
+from corral.api.choice import Choice, EventRenderer, Renderer, follow, start_choices
 from corral.api.choice_size import choice_bytes, result_bytes
 from corral.api.disconnect import receive_nothing, run_for_client
 from corral.api.durable import DurableWork
 from corral.api.followed_stream import detach
 from corral.api.json_encode import PIECE_BYTES, cut_pieces, encode_rows
-from corral.api.piece_response import LONG_BYTES, respond_json
+from corral.api.piece_response import respond_json
 from corral.api.pools import Pools
 from corral.api.prepare import PreparedCompletion
 from corral.api.render.openai import OpenAIAnswer
@@ -33,56 +33,71 @@ from corral.api.services import Services
 from corral.api.sse import COMMENT_S, Encoded, EventStream
 from corral.api.vocab import Vocab
 from corral.core.client import Client
-from corral.core.errors import CorralError
 from corral.core.result import TaskResult
 from corral.core.task import ControlVerb
 from corral.telemetry.queue import QueueView
 from corral.telemetry.record import RequestRecord
 
+TaskIds = Callable[[], Sequence[int]]
 _BRIEFLY_S = 0.5  # in the queue, before the status is sent
 
 _log = logging.getLogger("corral")
 
 
-Finish = Callable[[CorralError | None], Awaitable[Sequence[Any]]]
-
-
-async def respond(
-    call: AnyCall,
-    prepared: PreparedCompletion,
-    renderer: Renderer,
-    stream: bool,
-    finish: Finish | None = None,
-) -> Response:
-    """Run all tasks, and answer; cancel them if the client disconnects. `finish`: what is to be done between
-    the last result and the end of the answer; gets the error of a stream, and returns its last events."""
+async def respond(call: AnyCall, prepared: PreparedCompletion, renderer: Renderer, stream: bool) -> Response:
+    """Run all tasks, and answer; cancel them if the client disconnects."""
     services, record, work = call.services, call.record, call.work
-    queue, pools = services.telemetry.queue, services.pools
     choices, at_end = await open_choices(services, record, prepared, keeps_probs=not stream, work=work)
     with at_end:
         if isinstance(renderer, OpenAIAnswer):
             at_end.callback(services.live.add_alias(record.client, record.id, renderer.id))
-        place = queue.position(*(choice.task.id for choice in choices)) if queue.n_excess() else 0
+        ids = [choice.task.id for choice in choices]
         if stream:
-            events = _events(pools, record.client, choices, renderer, at_end.pop_all(), work, finish)
-            default_s = services.settings.server.sse_ping_s
-            ping_s = default_s if prepared.ping_s is None else prepared.ping_s
-            if work is None:
-                return await _stream(call.caller.disconnect, queue, choices, events, renderer, ping_s)
-            responding = _stream(receive_nothing, queue, choices, events, renderer, ping_s, is_exact=True)
-            queued = partial(describe_waiting, queue, [choice.task.id for choice in choices])
-            if work.log is not None:
-                work.log.ping_s, work.log.queued = max(0, ping_s), queued
-                return await responding
-            return await detach(record.client, services.streams, work.id, ping_s, queued, responding)
-        await run_for_client(_finish(choices, work), call.caller.disconnect)
-    waited_s = max(task.queue_s for task in record.tasks)
-    n_bytes = sum(map(choice_bytes, choices))
-    if finish is not None:
-        await _run_sized(pools, record.client, n_bytes, renderer.answer, choices)
-        await finish(None)
+            events = _events(services.pools, record.client, choices, renderer, at_end.pop_all(), work)
+            return await respond_events(call, events, renderer, lambda: ids, prepared.ping_s)
+        place = place_in_queue(call, ids)
+        await run_for_client(_finish(choices), call.caller.disconnect)
+    return await respond_whole(call, place, lambda: renderer.answer(choices), sum(map(choice_bytes, choices)))
+
+
+async def respond_events(
+    call: AnyCall,
+    events: AsyncGenerator[Any],
+    renderer: EventRenderer,
+    task_ids: TaskIds,
+    ping_s: float | None,
+) -> Response:
+    """Answer with a stream. `task_ids`: of the tasks that are in work. `ping_s`: if not as in the server's
+    settings."""
+    services, work = call.services, call.work
+    queue = services.telemetry.queue
+    if ping_s is None:
+        ping_s = services.settings.server.sse_ping_s
+    if work is None:
+        return await _stream(call.caller.disconnect, queue, task_ids, events, renderer, ping_s)
+    responding = _stream(receive_nothing, queue, task_ids, events, renderer, ping_s, is_exact=True)
+
+    def queued() -> str:
+        return describe_waiting(queue, task_ids())
+
+    if work.log is not None:
+        work.log.ping_s, work.log.queued = max(0, ping_s), queued
+        return await responding
+    return await detach(call.client, services.streams, work.id, ping_s, queued, responding)
+
+
+async def respond_whole(call: AnyCall, place: int, render: Callable[[], Any], n_bytes: int) -> Response:
+    """Answer after the last result. `place`: in the queue, at the start. `n_bytes`: about the size of what
+    `render` returns."""
+    waited_s = max(task.queue_s for task in call.record.tasks)
     headers = queue_headers(place, waited_s) if place else None
-    return await respond_json(pools, record, lambda: renderer.answer(choices), n_bytes, headers)
+    return await respond_json(call.services.pools, call.record, render, n_bytes, headers)
+
+
+def place_in_queue(call: AnyCall, task_ids: Sequence[int]) -> int:
+    """Return where the tasks are in the queue; 0: they do not wait."""
+    queue = call.services.telemetry.queue
+    return queue.position(*task_ids) if queue.n_excess() else 0
 
 
 async def run_whole(call: AnyCall, prepared: PreparedCompletion) -> list[Choice]:
@@ -128,8 +143,8 @@ async def open_choices(
     return choices, at_end
 
 
-async def _finish(choices: list[Choice], work: DurableWork | None = None) -> None:
-    async for _ in follow(choices, work):
+async def _finish(choices: list[Choice]) -> None:
+    async for _ in follow(choices):
         pass
 
 
@@ -140,38 +155,25 @@ async def _events(
     renderer: Renderer,
     at_end: contextlib.ExitStack,
     work: DurableWork | None,
-    finish: Finish | None,
 ) -> AsyncGenerator[Any]:
     with at_end:
-        error = None
-        try:
-            async for choice, result in follow(choices, work):
-                if result_bytes(choice, result) < PIECE_BYTES:
-                    events: Sequence[Any] = renderer.events(choice, result)
-                else:
-                    events = await pools.continue_text(client, _encode_events, renderer, choice, result)
-                for event in events:
-                    yield event
-        except CorralError as raised:
-            if finish is None:
-                raise
-            error = raised
-        if finish is not None:
-            for event in await finish(error):
+        async for choice, result in follow(choices, work):
+            if result_bytes(choice, result) < PIECE_BYTES:
+                events: Sequence[Any] = renderer.events(choice, result)
+            else:
+                events = await render_large(pools, client, renderer, choice, result)
+            for event in events:
                 yield event
 
 
-async def _run_sized(
-    pools: Pools, client: Client, n_bytes: int, work: Callable[..., Any], *args: object
-) -> None:
-    """Run it in a thread if it has much to do."""
-    if n_bytes < LONG_BYTES:
-        work(*args)
-    else:
-        await pools.continue_text(client, work, *args)
+async def render_large(
+    pools: Pools, client: Client, renderer: EventRenderer, choice: Choice, result: TaskResult
+) -> list[Encoded]:
+    """Render and encode the events of a large result in a thread."""
+    return await pools.continue_text(client, _encode_events, renderer, choice, result)
 
 
-def _encode_events(renderer: Renderer, choice: Choice, result: TaskResult) -> list[Encoded]:
+def _encode_events(renderer: EventRenderer, choice: Choice, result: TaskResult) -> list[Encoded]:
     """Render and encode events; runs in a thread."""
     encode, events = renderer.stream_format.encode, renderer.events(choice, result)
     return [Encoded(cut_pieces(encode(encode_rows(event)))) for event in events]
@@ -187,27 +189,27 @@ def _close(choices: list[Choice], deadline: asyncio.TimerHandle | None) -> None:
 async def _stream(
     receive: Receive,
     queue: QueueView,
-    choices: list[Choice],
+    task_ids: TaskIds,
     events: AsyncGenerator[Any],
-    renderer: Renderer,
-    ping_s: int,
+    renderer: EventRenderer,
+    ping_s: float,
     is_exact: bool = False,
 ) -> Response:
     """Await the first event before the status is sent, but no longer than until the first ping: an error
     until then is an ordinary answer. `is_exact`: send nothing that depends on time."""
-    first, ids = asyncio.ensure_future(_first(events)), [choice.task.id for choice in choices]
+    first = asyncio.ensure_future(_first(events))
     try:
-        await run_for_client(_wait_briefly(first, queue, ids, ping_s), receive)
+        await run_for_client(_wait_briefly(first, queue, task_ids, ping_s), receive)
         if first.done():
             first.result()  # raises what has ended it
-        place = 0 if first.done() else queue.position(*ids)
+        place = 0 if first.done() else queue.position(*task_ids())
     except BaseException:
         await _drop(first, events)
         raise
     headers = queue_headers(place, queue.expected_s(place)) if place else None
     if is_exact:
         return EventStream(events, renderer.last, headers, renderer.stream_format, first=first)
-    place_of = partial(_describe_place, queue, ids)
+    place_of = partial(_describe_place, queue, task_ids)
     return EventStream(events, renderer.last, headers, renderer.stream_format, ping_s, first, place_of)
 
 
@@ -215,17 +217,19 @@ async def _first(events: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
     return await anext(events)
 
 
-async def _wait_briefly(first: asyncio.Future[Any], queue: QueueView, ids: list[int], ping_s: int) -> None:
+async def _wait_briefly(
+    first: asyncio.Future[Any], queue: QueueView, task_ids: TaskIds, ping_s: float
+) -> None:
     """Wait for the first event, or until the request is known to be queued or a ping is due."""
     clock = asyncio.get_running_loop().time
     due = clock() + ping_s if ping_s > 0 else math.inf
     await asyncio.wait({first}, timeout=_BRIEFLY_S)
-    while not first.done() and not queue.position(*ids) and clock() < due:
+    while not first.done() and not queue.position(*task_ids()) and clock() < due:
         await asyncio.wait({first}, timeout=min(COMMENT_S, due - clock()))
 
 
-def _describe_place(queue: QueueView, ids: list[int]) -> str:
-    place = queue.position(*ids)
+def _describe_place(queue: QueueView, task_ids: TaskIds) -> str:
+    place = queue.position(*task_ids())
     return describe_position(queue, place) if place else ""
 
 

@@ -6,13 +6,15 @@ Resolves references between them; `DocumentStore` holds the data.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
+from corral.api.answer_log import AnswerLog
 from corral.api.dialects.responses.conversation import Conversation
 from corral.api.dialects.responses.item import CONVERSATION, RESPONSE, Item, is_id, owner_of
 from corral.api.dialects.responses.parse import Placed
-from corral.api.dialects.responses.run import Run
+from corral.api.dialects.responses.render import ResponsesRenderer
 from corral.api.dialects.responses.stored import UNFINISHED, StoredResponse, is_unfinished
 from corral.chat.message import MAX_MESSAGES
 from corral.core.client import Client
@@ -22,12 +24,25 @@ from corral.storage.document_store import DocumentStore
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class RunningResponse:
+    """A response in the background. `log`: its events."""
+
+    renderer: ResponsesRenderer
+    log: AnswerLog
+
+    @property
+    def response(self) -> Item:
+        """Return the response so far."""
+        return self.renderer.response
+
+
 class Archive:
     """Mutable: also holds the responses that run in the background."""
 
     def __init__(self, store: DocumentStore) -> None:
         self._store = store
-        self._runs: dict[tuple[str, str], Run] = {}
+        self._running: dict[tuple[str, str], RunningResponse] = {}
         self.restoring: set[tuple[str, str]] = set()  # client and id of those that will run again
 
     @property
@@ -46,29 +61,31 @@ class Archive:
         return StoredResponse.decode(data)
 
     async def remove(self, client: Client, id: str) -> None:
-        if (run := self.find_run(client, id)) is not None:
-            await run.cancel()
+        if (running := self.find_running(client, id)) is not None:
+            await running.log.stop()
         await self.load(client, id)
         self._store.remove(client, id)
 
     def has(self, client: Client, id: str) -> bool:
         """Whether this server runs a response, or has not stored its end yet."""
         place = client.id, id
-        return place in self._runs or place in self.restoring or self._store.is_pending(client, id)
+        return place in self._running or place in self.restoring or self._store.is_pending(client, id)
 
     async def is_unfinished(self, client: Client, id: str) -> bool:
         """Whether a response runs, as far as is stored."""
         data = await self._store.load(client, id) if is_id(id, RESPONSE) else None
         return data is not None and is_unfinished(data)
 
-    def add_run(self, client: Client, id: str, run: Run) -> None:
-        self._runs[client.id, id] = run
-        run.task.add_done_callback(lambda _: self._runs.pop((client.id, id)))
+    def run(self, client: Client, running: RunningResponse, work: Coroutine[Any, Any, None]) -> None:
+        """Have `work` write the log of a response, which clients find by its id until then."""
+        place = client.id, running.log.id
+        self._running[place] = running
+        running.log.run(work, lambda: self._running.pop(place))
 
-    def find_run(self, client: Client, id: str) -> Run | None:
+    def find_running(self, client: Client, id: str) -> RunningResponse | None:
         if (client.id, id) in self.restoring:
             raise Unavailable(f"response '{id:.128}' continues when the model is loaded")
-        return self._runs.get((client.id, id))
+        return self._running.get((client.id, id))
 
     async def load_conversation(self, client: Client, id: str) -> Conversation:
         data = await self._store.load(client, id) if is_id(id, CONVERSATION) else None
@@ -130,14 +147,14 @@ class Archive:
         ]
 
     async def close(self) -> None:
-        for run in list(self._runs.values()):
-            await run.cancel()
+        for running in list(self._running.values()):
+            await running.log.stop()
         await self._store.close()
 
     async def _load_previous(self, client: Client, id: str) -> StoredResponse:
-        run = self.find_run(client, id)
-        is_elsewhere = self.is_shared and run is None and await self.is_unfinished(client, id)
-        if is_elsewhere or (run is not None and run.response["status"] in UNFINISHED):
+        running = self.find_running(client, id)
+        is_elsewhere = self.is_shared and running is None and await self.is_unfinished(client, id)
+        if is_elsewhere or (running is not None and running.response["status"] in UNFINISHED):
             raise InvalidRequest(f"'{id}' is not complete yet", field="previous_response_id")
         try:
             stored = await self.load(client, id)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from corral.api.choice import Choice
 from corral.api.dialects.responses.item import Item, item_id
-from corral.api.dialects.responses.render import ResponsesRenderer
 from corral.api.dialects.responses.schema import CompactRequest, ResponsesRequest
 from corral.api.dialects.responses.transcript import seal
 from corral.api.render.warning import render_warnings
 from corral.api.schema.parse import parse_request
 from corral.core.errors import InvalidRequest
-from corral.core.result import TaskResult
 
 _ASK = (
     "Summarize this conversation for an assistant that continues it without seeing it: the task, decisions, "
@@ -42,23 +39,6 @@ def ask_summary(body: CompactRequest, n_ctx: int) -> ResponsesRequest:
     }
     request = parse_request(ResponsesRequest, {k: v for k, v in fields.items() if v not in (None, "")})
     return request.with_remarks_of(request, body.warnings)
-
-
-class CompactionRenderer:
-    """Renders the summary of `items` that another renderer has as its answer."""
-
-    last = b""
-
-    def __init__(self, renderer: ResponsesRenderer, items: list[Item]) -> None:
-        self.stream_format = renderer.stream_format
-        self._renderer = renderer
-        self._items = items
-
-    def events(self, choice: Choice, result: TaskResult) -> list[dict[str, Any]]:
-        return self._renderer.events(choice, result)
-
-    def answer(self, choices: list[Choice]) -> dict[str, Any]:
-        return render_compaction(self._renderer.answer(choices), self._items)
 
 
 def render_compaction(response: Item, items: list[Item]) -> dict[str, Any]:

@@ -5,9 +5,11 @@ Only servers that the operator has configured are called, whatever address a req
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic_core import from_json
 
 from corral.api.dialects.responses.item import Item
 from corral.api.dialects.responses.tool import Tool
@@ -89,8 +91,9 @@ def expand_choice(choice: Any) -> Any:
     return "required" if name is None else {"type": "function", "name": name, "namespace": label}
 
 
-async def run_call(sessions: McpSessions, client: Client, call: Item, arguments: Any) -> Item:
+async def run_call(sessions: McpSessions, client: Client, call: Item) -> Item:
     """Run a call; return it with its output or its error."""
+    arguments = _parse_arguments(call["arguments"])
     try:
         if not isinstance(arguments, dict):
             raise InvalidRequest("the arguments are not an object")
@@ -104,6 +107,22 @@ async def run_call(sessions: McpSessions, client: Client, call: Item, arguments:
     return {**call, "status": "completed", "output": text_of(result)}
 
 
+def approved_calls(items: Sequence[tuple[str, Item]], input: list[Item]) -> list[Item]:
+    """Return the calls among `items` that the new ones, `input`, approve."""
+    asked = {item["id"]: item for _, item in items if item["type"] == "mcp_approval_request"}
+    found = []
+    for i, item in enumerate(input):
+        if item["type"] != "mcp_approval_response":
+            continue
+        request = asked.get(item.get("approval_request_id"))
+        if request is None:
+            raise InvalidRequest("names no request", field=f"input[{i}].approval_request_id")
+        if item.get("approve") is True:
+            fields = {name: request.get(name) for name in ("server_label", "name", "arguments")}
+            found.append({**fields, "approval_request_id": request["id"]})
+    return found
+
+
 def output_text(call: Item) -> str:
     """Return what the model sees of a call's end."""
     error = call.get("error")
@@ -113,6 +132,13 @@ def output_text(call: Item) -> str:
         parts = [part for part in error["content"] if isinstance(part, dict)]
         return f"Error: {text_of({'content': parts})}"
     return f"Error: {error.get('message') if isinstance(error, dict) else error}"
+
+
+def _parse_arguments(text: Any) -> Any:
+    try:
+        return from_json(text or "{}")
+    except (ValueError, TypeError):
+        return None
 
 
 async def _open_one(tool: Tool, place: str, sessions: McpSessions, client: Client) -> McpAccess:

@@ -9,7 +9,8 @@ from typing import Any
 from corral.api.choice import Choice
 from corral.api.dialects.named_event import named_events
 from corral.api.dialects.responses.error import render_event, render_failure
-from corral.api.dialects.responses.item import Item
+from corral.api.dialects.responses.item import Item, item_id
+from corral.api.dialects.responses.mcp import McpAccess
 from corral.api.dialects.responses.output import Output
 from corral.api.dialects.responses.parse import ENCRYPTED, ParsedResponses, wants_logprobs
 from corral.api.dialects.responses.schema import ResponsesRequest
@@ -27,8 +28,12 @@ Events = list[dict[str, Any]]
 
 
 class ResponsesRenderer:
-    """Renders the answer to one request: `events` or `answer` to the end of the response, and after it was
-    stored `end`, with which the stream ends."""
+    """Mutable: one response. `events` renders the results of its turns, `finish` ends it after the last one,
+    and `end` returns the event with which its stream ends.
+
+    The labels of MCP servers are namespaces of functions, which this server runs. `is_whole`: no turn was cut
+    off.
+    """
 
     last = b""
     stream_format = named_events(partial(render_event, sequence_number=0))
@@ -43,7 +48,7 @@ class ResponsesRenderer:
         input: list[Item],
         hosted: Collection[str] = (),
     ) -> None:
-        """`hosted`: namespaces whose calls this server runs."""
+        """`hosted`: the labels of MCP servers."""
         self._context = context
         self._n_top = (body.top_logprobs or 0) if wants_logprobs(body) else None
         self._reports_progress, self._reports_timings = body.return_progress, body.timings_per_token
@@ -54,8 +59,24 @@ class ResponsesRenderer:
         self._output = self._open_output(parsed, prepared)
         self._is_begun = False
         self._n_events = 0
-        self._is_ended = False
+        self.is_whole = True
+        self._usages: list[Item] = []  # of the turns
+        self._remarks: tuple[dict[str, Any], dict[str, Any]] = {}, {}  # of the last turn
         self._at_end: dict[str, Any] = {}  # in the last event beside the response
+
+    @property
+    def items(self) -> list[Item]:
+        return self._output.writer.items
+
+    @property
+    def wants_client(self) -> bool:
+        """Whether the last turn called a function of the client."""
+        return self._output.n_calls > 0
+
+    @property
+    def n_output(self) -> int:
+        """Return the number of tokens that were generated."""
+        return sum(usage["output_tokens"] for usage in self._usages)
 
     @property
     def stored(self) -> StoredResponse:
@@ -83,15 +104,58 @@ class ResponsesRenderer:
                 fed[-1] = {**fed[-1], "timings": native.render_timings(result.timings)}
             return [*self._begin(), *self._number(fed)]
         if isinstance(result, Done):
-            return [*self._begin(), *self._finish(choice, result)]
+            return [*self._begin(), *self._end_turn(choice, result)]
         return []
 
-    def answer(self, choices: list[Choice]) -> Item:
-        if not self._is_ended:
-            (choice,) = choices
-            self._feed_steps(choice)
-            self._finish(choice, choice.ended)
-        return self.response
+    def list_tools(self, listed: list[McpAccess]) -> Events:
+        """Begin the response with the tools of MCP servers."""
+        events = self._begin()
+        for access in listed:
+            item = access.list_item(self._id("mcp_list_tools"))
+            events += self._number(self._output.writer.add_whole(item))
+        return events
+
+    def begin_turn(self, parsed: ParsedResponses, prepared: PreparedChat) -> None:
+        before, self._output = self._output, self._open_output(parsed, prepared)
+        self._output.writer, self._output.warnings = before.writer, before.warnings
+
+    def take_calls(self) -> list[Item]:
+        """Return the calls to MCP servers of the last turn."""
+        calls, self._output.hosted_calls = self._output.hosted_calls, []
+        return calls if self.is_whole else []
+
+    def ask_approval(self, call: Item) -> Events:
+        item = {"id": self._id("mcp_approval_request"), "type": "mcp_approval_request", **call}
+        return self._number(self._output.writer.add_whole(item))
+
+    def begin_call(self, call: Item) -> tuple[Item, Events]:
+        """Return the item of a call, and the events that report its beginning."""
+        item = {
+            "id": self._id("mcp_call"),
+            "type": "mcp_call",
+            "status": "in_progress",
+            "approval_request_id": None,
+            **call,
+            "output": None,
+            "error": None,
+        }
+        return item, self._number(self._output.writer.begin_whole(item))
+
+    def end_call(self, item: Item) -> Events:
+        return self._number(self._output.writer.end_whole(item))
+
+    def finish(self) -> None:
+        """End the response after its last turn."""
+        reason = None if self.is_whole else {"reason": "max_output_tokens"}
+        unmet, report = self._remarks
+        self._end(
+            "completed" if self.is_whole else "incomplete",
+            [],
+            incomplete_details=reason,
+            **unmet,
+            usage=_sum(self._usages),
+            **report,
+        )
 
     def fail(self, error: CorralError) -> Events:
         """End the response with an error, which is raised if nothing was sent yet."""
@@ -133,32 +197,20 @@ class ResponsesRenderer:
         event = {**opening_event(self._response, "in_progress"), "sequence_number": self._n_events - 1}
         return [{**event, **progress}]
 
-    def _feed_steps(self, choice: Choice) -> None:
-        """Feed the output in the steps of a stream, so that both give the same items."""
-        n_seen = 0
-        for text, (n_tokens, n_probs) in zip(choice.texts, choice.steps, strict=False):
-            probs = choice.probs[n_seen : n_seen + n_probs]
-            n_seen += n_probs
-            self._output.feed(text, n_tokens, self._render_probs(probs, choice.task.params.sampling))
-
-    def _finish(self, choice: Choice, done: Done) -> Events:
+    def _end_turn(self, choice: Choice, done: Done) -> Events:
         is_whole = done.stop_type not in UNFINISHED
         events = [*self._output.feed(done.text), *self._output.finish(is_whole)]
-        is_whole = is_whole and not self._output.is_cut
-        reason = None if is_whole else {"reason": "max_output_tokens"}
+        self.is_whole = is_whole and not self._output.is_cut
+        self._usages.append(self._usage(choice, done))
+        self._remarks = native.render_unmet(done), render_cache_report(choice, self._context)
         if self._reports_timings:
             self._at_end = {"timings": native.render_timings(done.timings)}
-        return self._end(
-            "completed" if is_whole else "incomplete",
-            events,
-            incomplete_details=reason,
-            **native.render_unmet(done),
-            usage=self._usage(choice, done),
-            **render_cache_report(choice, self._context),
-        )
+        return self._number(events)
+
+    def _id(self, type: str) -> str:
+        return item_id(type, self._response["id"], len(self.items))
 
     def _end(self, status: str, events: Events, **fields: Any) -> Events:
-        self._is_ended = True
         self._response |= {"status": status, "completed_at": now(), **fields}
         if warnings := [*self._warnings, *self._output.warnings]:
             self._response["warnings"] = warnings
@@ -188,6 +240,16 @@ class ResponsesRenderer:
             "output_tokens_details": {"reasoning_tokens": self._output.n_reasoning},
             "total_tokens": n_prompt + timings.predicted_n,
         }
+
+
+def _sum(usages: list[Item]) -> Item:
+    """Add token counts, also those inside."""
+    return {
+        name: _sum([usage[name] for usage in usages])
+        if isinstance(value, dict)
+        else sum(usage[name] for usage in usages)
+        for name, value in usages[0].items()
+    }
 
 
 def render_frame(id: str, body: ResponsesRequest, model: str, sampling: SamplingParams) -> Item:

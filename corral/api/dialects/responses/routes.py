@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
+from itertools import islice
 from typing import Annotated, Any
 
 from starlette.convertors import StringConvertor, register_url_convertor
@@ -13,22 +13,16 @@ from starlette.responses import Response
 
 from corral.api import group
 from corral.api.body import JsonResponse
-from corral.api.call import AnyCall, Call
+from corral.api.call import Call
 from corral.api.caller import caller_in
-from corral.api.choice import Choice, Renderer, follow
 from corral.api.count_tokens import count_tokens
-from corral.api.dialect import Dialect, Ready, Respond, run_dialect
 from corral.api.dialects.place import renaming
-from corral.api.dialects.responses.agent import respond_with_tools
-from corral.api.dialects.responses.background import STREAM, start_run
-from corral.api.dialects.responses.compact import CompactionRenderer, ask_summary
+from corral.api.dialects.responses.compact import ask_summary, render_compaction
 from corral.api.dialects.responses.error import RESPONSES_ERRORS
-from corral.api.dialects.responses.exchange import Exchange, open_exchange, parse_exchange
-from corral.api.dialects.responses.mcp import is_mcp
+from corral.api.dialects.responses.exchange import open_exchange, parse_exchange
 from corral.api.dialects.responses.page import QUERIES, render_page
-from corral.api.dialects.responses.parse import ParsedResponses
-from corral.api.dialects.responses.render import ResponsesRenderer, render_frame
-from corral.api.dialects.responses.run import Run
+from corral.api.dialects.responses.render import ResponsesRenderer
+from corral.api.dialects.responses.runner import open_runner
 from corral.api.dialects.responses.schema import (
     COMPACTION,
     DELETED,
@@ -40,14 +34,11 @@ from corral.api.dialects.responses.schema import (
     ResponsesRequest,
 )
 from corral.api.dialects.responses.stored import replay
-from corral.api.durable import DurableWork
+from corral.api.followed_stream import FollowedStream
 from corral.api.openapi import EVENTS, answers, queries, query
 from corral.api.policy import Follow, Live, ModelUse, NamedIn, Policy, Role, Unloaded, for_model, for_server
-from corral.api.prepare import PreparedCompletion
-from corral.api.prepare_chat import PreparedChat, prepare_chat
 from corral.api.query_number import query_number
 from corral.api.render.warning import render_warnings
-from corral.api.respond import open_choices, respond
 from corral.api.router import Operation, PathParameter, Router
 from corral.api.services import ServerServices
 from corral.api.sse import EventStream
@@ -92,11 +83,8 @@ async def create(call: Call[ResponsesRequest]) -> Response:
     body = call.body
     if body.background and not body.store:
         raise InvalidRequest("needs 'store': true", field="background")
-    exchange = await open_exchange(call, body)
-    if (sessions := call.services.mcp) is not None and is_mcp(body.tools):
-        return await respond_with_tools(call, exchange, sessions)
-    run = partial(_run if body.background else _respond, exchange)
-    return await run_dialect(call, _dialect(exchange, partial(_prepare, exchange), run))
+    runner = await open_runner(call, await open_exchange(call, body))
+    return await (runner.respond_in_background() if body.background else runner.respond())
 
 
 @router.post(
@@ -136,7 +124,9 @@ async def compact(call: Call[CompactRequest]) -> Response:
     body = ask_summary(call.body, call.services.model.info.n_ctx)
     asked = Call(call.caller, call.services, body, call.n_bytes)
     exchange = await open_exchange(asked, asked.body)
-    return await run_dialect(asked, _dialect(exchange, partial(_prepare_summary, exchange), respond))
+    items = [item for _, item in exchange.items[:-1]]
+    runner = await open_runner(asked, exchange)
+    return await runner.respond(lambda response: render_compaction(response, items))
 
 
 @router.get(
@@ -153,13 +143,14 @@ async def retrieve(request: Request, services: ServerServices, id: _Id) -> Respo
     """A stored response, or its events."""
     archive, client = services.responses, caller_in(request.scope).client
     start = _first_event(request.query_params)
-    run = archive.find_run(client, id)
+    running = archive.find_running(client, id)
     if start is None:
-        return JsonResponse(run.response if run is not None else (await archive.load(client, id)).response)
-    if run is not None:
-        return EventStream(run.follow(start), format=STREAM)
-    events = replay(await archive.load(client, id))
-    return EventStream(_stream(event for i, event in enumerate(events) if i >= start), format=STREAM)
+        found = running if running is not None else await archive.load(client, id)
+        return JsonResponse(found.response)
+    if running is not None:
+        return FollowedStream(running.log, running.log.follow_events(start))
+    events = islice(replay(await archive.load(client, id)), start, None)
+    return EventStream(_stream(events), format=ResponsesRenderer.stream_format)
 
 
 @router.post(
@@ -171,8 +162,8 @@ async def retrieve(request: Request, services: ServerServices, id: _Id) -> Respo
 async def cancel(request: Request, services: ServerServices, id: _Id) -> Response:
     """Stop a response that runs in the background; one that has ended stays as it is."""
     archive, client = services.responses, caller_in(request.scope).client
-    if (run := archive.find_run(client, id)) is not None:
-        await run.cancel()
+    if (running := archive.find_running(client, id)) is not None:
+        await running.log.stop()
     response = (await archive.load(client, id)).response
     if not response["background"]:
         raise InvalidRequest("only responses in the background can be cancelled", field="id")
@@ -201,71 +192,9 @@ async def delete(request: Request, services: ServerServices, id: _Id) -> Respons
 async def input_items(request: Request, services: ServerServices, id: _Id) -> Response:
     """The items that a response answers."""
     archive, client = services.responses, caller_in(request.scope).client
-    run = archive.find_run(client, id)
-    items = run.input if run is not None else (await archive.load(client, id)).input
-    return JsonResponse(render_page(items, request.query_params))
-
-
-_Prepare = Callable[[Call[ResponsesRequest], ParsedResponses], Awaitable[Ready]]
-
-
-def _dialect(
-    exchange: Exchange, prepare: _Prepare, run: Respond
-) -> Dialect[ResponsesRequest, ParsedResponses]:
-    async def parse(call: Call[ResponsesRequest]) -> ParsedResponses:
-        return await parse_exchange(call, call.body, exchange)
-
-    return Dialect(parse, prepare, run)
-
-
-async def _prepare(exchange: Exchange, call: Call[ResponsesRequest], parsed: ParsedResponses) -> Ready:
-    prepared = await prepare_chat(call, parsed.chat)
-    return prepared.completion, _open_renderer(call, exchange, parsed, prepared)
-
-
-async def _prepare_summary(
-    exchange: Exchange, call: Call[ResponsesRequest], parsed: ParsedResponses
-) -> Ready:
-    prepared = await prepare_chat(call, parsed.chat)
-    renderer = _open_renderer(call, exchange, parsed, prepared)
-    return prepared.completion, CompactionRenderer(renderer, [item for _, item in exchange.items[:-1]])
-
-
-def _open_renderer(
-    call: Call[ResponsesRequest], exchange: Exchange, parsed: ParsedResponses, prepared: PreparedChat
-) -> ResponsesRenderer:
-    context = call.services.model.render_context
-    sampling = prepared.completion.tasks[0][0].params.sampling
-    frame = render_frame(exchange.id, call.body, context.model_name, sampling)
-    return ResponsesRenderer(context, call.body, parsed, prepared, frame, exchange.input)
-
-
-async def _respond(
-    exchange: Exchange, call: AnyCall, prepared: PreparedCompletion, renderer: Renderer, stream: bool
-) -> Response:
-    assert isinstance(renderer, ResponsesRenderer)
-    return await respond(call, prepared, renderer, stream, partial(exchange.end, renderer))
-
-
-async def _run(
-    exchange: Exchange, call: AnyCall, prepared: PreparedCompletion, renderer: Renderer, stream: bool
-) -> Response:
-    """Start a response in the background; the request ends before it."""
-    assert isinstance(renderer, ResponsesRenderer)
-    detached, work = call.caller.detached().record, call.work
-    if work is not None:
-        work.rename(exchange.id)
-    choices, at_end = await open_choices(call.services, detached, prepared, work=work)
-    run = Run(renderer, _events(renderer, choices, work), partial(exchange.end, renderer), at_end)
-    return start_run(exchange, run, stream)
-
-
-async def _events(
-    renderer: ResponsesRenderer, choices: list[Choice], work: DurableWork | None
-) -> AsyncGenerator[dict[str, Any]]:
-    async for choice, result in follow(choices, work):
-        for event in renderer.events(choice, result):
-            yield event
+    running = archive.find_running(client, id)
+    stored = running.renderer.stored if running is not None else await archive.load(client, id)
+    return JsonResponse(render_page(stored.input, request.query_params))
 
 
 def _first_event(params: Mapping[str, str]) -> int | None:
