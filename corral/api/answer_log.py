@@ -102,7 +102,7 @@ class AnswerLog:
         place = bisect_right(self._ends, offset)
         skipped = offset - (self._ends[place - 1] if place else n_lost)
         ids = None
-        if self.is_stream and (self.has_ids or has_ids):
+        if self.has_ids or has_ids:
             ids = f"{self.id}.".encode() if self.has_ids else b""
         return self._follow(self._n_dropped + place, skipped, ids)
 
@@ -133,7 +133,7 @@ class AnswerLog:
         events = self._events[place:]
         if skipped:
             events[0] = events[0][skipped:]
-        if ids is None:
+        if ids is None or not self.is_stream:
             return b"".join(events)
         numbered = zip(self._ends[place:], events, strict=True)
         return b"".join(b"id: %s%d\n%s" % (ids, end, event) for end, event in numbered)

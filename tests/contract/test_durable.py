@@ -121,6 +121,16 @@ async def test_the_header_asks_too_and_others_get_what_they_always_got():
     assert any("'durable'" in warning for warning in whole["warnings"])
 
 
+async def test_an_error_instead_of_a_stream_is_whole():
+    server = Server()
+    headers = {"x-conversation-id": "tea"}
+    body = {**BODY, "id_slot": 99}
+    plain = await server.http.post("/completion", json={**body, "durable": False})
+    refused = await server.http.post("/completion", json=body, headers=headers)
+    assert refused.status_code == plain.status_code == 400
+    assert refused.json()["error"]["message"] == plain.json()["error"]["message"]
+
+
 async def test_it_goes_on_without_its_client_unlike_others():
     server = Server()
     server.engine.is_paused = True

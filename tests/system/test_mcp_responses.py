@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 
@@ -84,6 +85,20 @@ def test_a_server_that_dies(client):
     response = ask(client, "crash", max_tool_calls=1)
     assert response.output[1].error.type == "mcp_protocol_error"
     assert ask(client, "pid", max_tool_calls=1).output[1].status == "completed"
+
+
+def test_a_stream_with_calls_is_followed_by_a_client_that_comes_back(corral):
+    choice = {"type": "mcp", "server_label": "small", "name": "pid"}
+    body = {"input": "Go.", "tools": [FREE], "tool_choice": choice, "max_output_tokens": MAX_TOKENS}
+    body |= {"stream": True, "durable": True, "temperature": 0}
+    with httpx.Client(base_url=corral.url, headers={"x-api-key": "b-secret"}, timeout=None) as client:
+        sent = client.post("/v1/responses", json=body)
+        events = sent.text.split("\n\n")[:-1]
+        assert any("response.mcp_call.completed" in event for event in events)
+        ids = [event.partition("\n")[0].removeprefix("id: ") for event in events]
+        for i in (0, len(ids) // 2):
+            rest = client.post("/v1/responses", json=body, headers={"last-event-id": ids[i]})
+            assert rest.text.split("\n\n")[:-1] == events[i + 1 :]
 
 
 def test_the_stream_has_the_same_items(client):

@@ -1,4 +1,4 @@
-"""`/v1/responses`: parse, prepare and run as a chat, render, store."""
+"""`/v1/responses`: create, read, cancel and delete responses, and what belongs to them."""
 
 from __future__ import annotations
 
