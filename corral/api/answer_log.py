@@ -52,7 +52,7 @@ class AnswerLog:
         self._ends: list[int] = []  # the offset after each of them
         self._n_dropped = 0  # before the first of them
         self._partial = bytearray()  # of the next one
-        self._news = asyncio.Event()
+        self._waiting: set[asyncio.Future[bool]] = set()  # readers
         self._task: asyncio.Task[None] | None = None
 
     def run(self, work: Coroutine[Any, Any, None], on_end: Callable[[], object] = lambda: None) -> None:
@@ -79,7 +79,7 @@ class AnswerLog:
     async def started(self) -> Message | None:
         """Wait for the start of the answer; None: there is none."""
         while self.start is None and not self.ended_at:
-            await self._news.wait()
+            await self._wait()
         return self.start
 
     def end_replay(self) -> None:
@@ -90,7 +90,7 @@ class AnswerLog:
         """Whether the log can be followed from there; waits for its start, and for what an earlier server has
         sent."""
         while not self.ended_at and (self.start is None or (self.is_replaying and self.n_bytes < offset)):
-            await self._news.wait()
+            await self._wait()
         return self.is_stream and self.n_bytes - self.n_kept <= offset <= self.n_bytes
 
     def follow(self, offset: int = 0, has_ids: bool = False) -> AsyncGenerator[bytes]:
@@ -114,19 +114,19 @@ class AnswerLog:
         clock = asyncio.get_running_loop().time
         told_at = clock() - _COMMENT_S
         while number >= self._n_dropped:
-            news, queued = self._news, self.queued()
             if number < (n_events := self._n_dropped + len(self._events)):
                 yield self._join(number - self._n_dropped, skipped, ids)
                 number, skipped = n_events, 0
             elif self.ended_at:
                 return
-            elif queued and clock() - told_at >= _COMMENT_S:
+            elif not (queued := self.queued()):
+                if not await self._wait(self.ping_s):
+                    yield b": \n\n"
+            elif clock() - told_at >= _COMMENT_S:
                 told_at = clock()
                 yield f": {queued}\n\n".encode()
-            elif queued:
-                await _wait(news, max(0.01, told_at + _COMMENT_S - clock()))
-            elif not await _wait(news, self.ping_s):
-                yield b": \n\n"
+            else:
+                await self._wait(max(0.01, told_at + _COMMENT_S - clock()))
         raise ClientGone
 
     def _join(self, place: int, skipped: int, ids: bytes | None) -> bytes:
@@ -173,17 +173,27 @@ class AnswerLog:
         self._wake()
 
     def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+        for reader in self._waiting:
+            _resolve(reader, True)
+
+    async def _wait(self, timeout_s: float = 0) -> bool:
+        """Wait for news; False: there are none for a while. Readers wait for each event: a future costs less
+        than `asyncio.wait_for`."""
+        loop = asyncio.get_running_loop()
+        reader: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(timeout_s, _resolve, reader, False) if timeout_s else None
+        self._waiting.add(reader)
+        try:
+            return await reader
+        finally:
+            self._waiting.remove(reader)
+            if timer is not None:
+                timer.cancel()
 
 
-async def _wait(news: asyncio.Event, timeout_s: float) -> bool:
-    """Wait for news; False: there are none for a while."""
-    try:
-        await asyncio.wait_for(news.wait(), timeout_s or None)
-    except asyncio.TimeoutError:
-        return False
-    return True
+def _resolve(reader: asyncio.Future[bool], has_news: bool) -> None:
+    if not reader.done():
+        reader.set_result(has_news)
 
 
 class AnswerLogs:
