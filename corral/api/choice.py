@@ -6,13 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
-from corral.api.durable import DurableWork
-from corral.api.engine import Runner
-from corral.api.key_limits import Place
-from corral.api.prepare import PreparedCompletion
-from corral.api.sse import StreamFormat
 from corral.core.errors import Unavailable
 from corral.core.result import (
     Admitted,
@@ -23,9 +18,15 @@ from corral.core.result import (
     TokenProbs,
     Tokens,
 )
-from corral.core.task import Task
 from corral.link.stream import TaskStream
-from corral.telemetry.record import RequestRecord
+
+if TYPE_CHECKING:
+    from corral.api.durable import DurableWork
+    from corral.api.engine import Runner
+    from corral.api.key_limits import Place
+    from corral.api.prepare import PreparedCompletion
+    from corral.core.task import Task
+    from corral.telemetry.record import RequestRecord
 
 _PAUSE_TOKENS = 20_000
 
@@ -179,18 +180,3 @@ async def _pump(choice: Choice, arrived: _Arrived) -> None:
         arrived.put_nowait((choice, None))
     except Exception as error:
         arrived.put_nowait((choice, error))
-
-
-class EventRenderer(Protocol):
-    """Converts results to events in one dialect. `last` ends a stream."""
-
-    last: bytes
-    stream_format: StreamFormat
-
-    def events(self, choice: Choice, result: TaskResult) -> list[dict[str, Any]]: ...
-
-
-class Renderer(EventRenderer, Protocol):
-    """Converts finished choices to an answer, too."""
-
-    def answer(self, choices: list[Choice]) -> Any: ...

@@ -9,9 +9,9 @@ from typing import Generic, Protocol, TypeVar
 from starlette.responses import Response
 
 from corral.api.call import AnyCall, Call
-from corral.api.choice import Renderer
 from corral.api.dialects.place import renaming
 from corral.api.prepare import PreparedCompletion
+from corral.api.renderer import Renderer
 from corral.api.respond import respond
 
 

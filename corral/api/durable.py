@@ -14,6 +14,7 @@ import msgspec
 
 from corral.api.answer_log import AnswerLog
 from corral.api.prepare import PreparedCompletion
+from corral.api.stream_id import PREFIX
 from corral.core.answer_id import SEED_BYTES, IdSource, draw_hex, use_source
 from corral.core.build import BUILD
 from corral.core.client import Client
@@ -22,8 +23,6 @@ from corral.core.result import Admitted, Done, Progress, PromptProbs, TaskResult
 from corral.core.task import ControlVerb
 from corral.storage.journal import Journal, JournalFile
 from corral.storage.journal_record import History, Opening, encode_control, encode_end, encode_result
-
-PREFIX = "stream_"
 
 
 class DurableWork:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from corral.api.body import Headers
-from corral.api.caller import Caller
 from corral.api.durable import DurableWork, new_opening
 from corral.api.schema.completion import GenerationFields
-from corral.api.schema.parse import RequestModel
-from corral.api.services import Services
 from corral.core.answer_id import use_source
 from corral.core.errors import Conflict
+
+if TYPE_CHECKING:
+    from corral.api.incoming import Incoming
+    from corral.api.schema.parse import RequestModel
+    from corral.api.services import Services
 
 HEADER = "x-durable"
 _TRUE = ("1", "true")
 
 
 def begin_work(
-    caller: Caller, services: Services, body: RequestModel, path: str, headers: Headers, raw: bytearray
+    incoming: Incoming, services: Services, body: RequestModel, raw: bytearray
 ) -> DurableWork | None:
     """Make the request durable if it is to be: ids in its answer follow from its record. `raw`: its body as
     it was sent."""
     assert isinstance(body, GenerationFields), "what continues without its client is generated"
-    work = caller.work or _new_work(caller, services, body, path, headers, raw)
+    work = incoming.caller.work or _new_work(incoming, services, body, raw)
     if work is None:
         use_source(None)
         return None
@@ -36,8 +39,9 @@ def begin_work(
 
 
 def _new_work(
-    caller: Caller, services: Services, body: GenerationFields, path: str, headers: Headers, raw: bytearray
+    incoming: Incoming, services: Services, body: GenerationFields, raw: bytearray
 ) -> DurableWork | None:
+    caller, headers = incoming.caller, incoming.headers
     log, journal = caller.log, services.journal
     is_asked = body.durable or headers.get(HEADER, "").lower() in _TRUE
     is_background = bool(getattr(body, "background", False))
@@ -49,7 +53,9 @@ def _new_work(
         return None
     use_source(None)
     kept = bytes(raw) if journal is not None else b""
-    opening = new_opening(path, headers, caller.client, caller.record.id, kept, model_identity(services))
+    opening = new_opening(
+        incoming.path, headers, caller.client, caller.record.id, kept, model_identity(services)
+    )
     id = log.id if log is not None else opening.id
     opening = msgspec.structs.replace(
         opening, id=id, has_ids=has_ids, is_background=is_background, model_name=services.model.name

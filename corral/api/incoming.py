@@ -10,7 +10,6 @@ import msgspec
 from corral.api.body import Headers, read_body
 from corral.api.call import Call
 from corral.api.caller import Caller
-from corral.api.durable_request import begin_work
 from corral.api.policy import Follow, Policy, Role
 from corral.api.schema.parse import RequestT
 from corral.api.services import Services
@@ -38,7 +37,7 @@ async def read_call(
     body, raw = await read_body(incoming.headers, incoming.parts, caller.record, services, model, default)
     work = None
     if policy.follow is not Follow.NEVER:
-        work = begin_work(caller, services, body, incoming.path, incoming.headers, raw)
+        work = services.begin_work(incoming, services, body, raw)
     return Call(caller, services, body, len(raw), work)
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from corral.api.background import Background
-from corral.api.choice import Choice
-from corral.api.durable import DurableWork
-from corral.api.engine import Engine, Runner
-from corral.core.client import Client
 from corral.core.result import ControlOutcome
 from corral.core.task import ControlVerb, apply_control
+
+if TYPE_CHECKING:
+    from corral.api.choice import Choice
+    from corral.api.durable import DurableWork
+    from corral.api.engine import Engine, Runner
+    from corral.core.client import Client
 
 MAX_PAUSE_S = 600.0  # a paused answer keeps its slot
 

@@ -11,32 +11,34 @@ import logging
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 from starlette.types import Receive
 
 from corral.api.admission import describe_position, describe_waiting, queue_headers, watch_deadline
 from corral.api.background import cancel
-from corral.api.call import AnyCall
-from corral.api.choice import Choice, EventRenderer, Renderer, follow, start_choices
+from corral.api.choice import Choice, follow, start_choices
 from corral.api.choice_size import choice_bytes, result_bytes
 from corral.api.disconnect import receive_nothing, run_for_client
-from corral.api.durable import DurableWork
 from corral.api.followed_stream import detach
 from corral.api.json_encode import PIECE_BYTES, cut_pieces, encode_rows
 from corral.api.piece_response import respond_json
-from corral.api.pools import Pools
-from corral.api.prepare import PreparedCompletion
-from corral.api.render.openai import OpenAIAnswer
-from corral.api.services import Services
 from corral.api.sse import COMMENT_S, Encoded, EventStream
-from corral.api.vocab import Vocab
-from corral.core.client import Client
-from corral.core.result import TaskResult
 from corral.core.task import ControlVerb
-from corral.telemetry.queue import QueueView
-from corral.telemetry.record import RequestRecord
+
+if TYPE_CHECKING:
+    from corral.api.call import AnyCall
+    from corral.api.durable import DurableWork
+    from corral.api.pools import Pools
+    from corral.api.prepare import PreparedCompletion
+    from corral.api.renderer import EventRenderer, Renderer
+    from corral.api.services import Services
+    from corral.api.vocab import Vocab
+    from corral.core.client import Client
+    from corral.core.result import TaskResult
+    from corral.telemetry.queue import QueueView
+    from corral.telemetry.record import RequestRecord
 
 TaskIds = Callable[[], Sequence[int]]
 _BRIEFLY_S = 0.5  # in the queue, before the status is sent
@@ -49,8 +51,8 @@ async def respond(call: AnyCall, prepared: PreparedCompletion, renderer: Rendere
     services, record, work = call.services, call.record, call.work
     choices, at_end = await open_choices(services, record, prepared, keeps_probs=not stream, work=work)
     with at_end:
-        if isinstance(renderer, OpenAIAnswer):
-            at_end.callback(services.live.add_alias(record.client, record.id, renderer.id))
+        if renderer.answer_id:
+            at_end.callback(services.live.add_alias(record.client, record.id, renderer.answer_id))
         ids = [choice.task.id for choice in choices]
         if stream:
             events = _events(services.pools, record.client, choices, renderer, at_end.pop_all(), work)

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from corral.api.batch.runner import BatchRunner
     from corral.api.dialects.ollama.digest import FileDigest
     from corral.api.dialects.responses.archive import Archive
+    from corral.api.durable import DurableWork
     from corral.api.engine import Engine, Runner
+    from corral.api.incoming import Incoming
     from corral.api.key_limits import KeyLimits
     from corral.api.live_answers import LiveAnswers
     from corral.api.mcp.sessions import McpSessions
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from corral.api.model_directory import ModelDirectory
     from corral.api.pools import Pools
     from corral.api.prepare import Defaults, PrepareContext
+    from corral.api.schema.parse import RequestModel
     from corral.api.sharing import Sharing
     from corral.api.shutdown import Shutdown
     from corral.api.storage import StateStorage, Storage
@@ -40,7 +43,8 @@ class ServerServices:
     """Of a server: what all of its models share. A request that is for no model gets these.
 
     `has_keys`: whether requests need a key. `batched_paths`: those that lines of a batch may be for.
-    `openapi`: the description of all routes.
+    `openapi`: the description of all routes. `begin_work` makes a request durable if it is to be, given its
+    body, parsed and as it was sent.
     """
 
     settings: Settings
@@ -61,6 +65,7 @@ class ServerServices:
     storage: Storage
     responses: Archive
     journal: Journal | None
+    begin_work: Callable[[Incoming, Services, RequestModel, bytearray], DurableWork | None]
     batches: BatchRunner | None
     sharing: Sharing | None
     mcp: McpSessions | None

@@ -188,7 +188,8 @@ def _layers(services: ServerServices, models: Models, table: RouteTable, keys: K
     if services.sharing is not None:
         from corral.server.relay import Relay  # few servers need it
 
-        app = Relay(app, services, services.sharing, table)  # it may be in another server's memory
+        streams = stream.router.routes_of(stream.stop)[0].path
+        app = Relay(app, services, services.sharing, table, streams)  # it may be in another server's memory
     if keys:
         app = AccessControl(app, keys, services.limits, table, server.ui)  # who may ask, and how much
     return Boundary(app, handlers) if keys or services.sharing is not None else app

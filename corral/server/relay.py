@@ -20,12 +20,11 @@ from corral.api.front_id import ASKS, NO, PASSED, YES, LiveId
 from corral.api.policy import Live
 from corral.api.route_table import RouteTable
 from corral.api.router import ApiRoute
-from corral.api.routes import stream
 from corral.api.services import ServerServices
 from corral.api.sharing import Sharing
+from corral.api.stream_id import begun_stream, resumed_stream
 from corral.core.errors import CorralError, Unavailable
 from corral.server.request_name import ReadBody, find_name, query_of, read_body
-from corral.server.resumable import begun_stream, resumed_stream
 
 _IDS = {Live.RESPONSE: re.compile(r"resp_[0-9a-f]{32}"), Live.BATCH: re.compile(r"[a-z]+_[0-9a-f]+")}
 _TRIES = 2
@@ -34,8 +33,12 @@ _TRIES = 2
 class Relay:
     """ASGI middleware, after access control."""
 
-    def __init__(self, app: ASGIApp, services: ServerServices, sharing: Sharing, table: RouteTable) -> None:
+    def __init__(
+        self, app: ASGIApp, services: ServerServices, sharing: Sharing, table: RouteTable, streams: str
+    ) -> None:
+        """`streams`: the path under which a stream is ended."""
         self._app = app
+        self._streams = streams
         self._table = table
         self._services = services
         self._sharing = sharing
@@ -72,8 +75,8 @@ class Relay:
         """Pass the request on if another server has what it is for; returns what replays its body."""
         resumed = resumed_stream(scope, route.policy.follow)
         if not resumed and (id := begun_stream(scope, route.policy.follow)):
-            path = stream.router.routes_of(stream.stop)[0].path
-            await self._sharing.others.tell_all(scope, "DELETE", f"{path}?{urlencode({'conv_id': id})}")
+            path = f"{self._streams}?{urlencode({'conv_id': id})}"
+            await self._sharing.others.tell_all(scope, "DELETE", path)
             return receive, False
         if not resumed and route.policy.live is None:
             return receive, False

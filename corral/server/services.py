@@ -11,6 +11,7 @@ from corral.api.answer_log import AnswerLogs
 from corral.api.batch.runner import BatchRunner
 from corral.api.dialects.ollama.digest import FileDigest
 from corral.api.dialects.responses.archive import Archive
+from corral.api.durable_request import begin_work
 from corral.api.key_limits import KeyLimits
 from corral.api.mcp.config import read_servers
 from corral.api.mcp.sessions import McpSessions
@@ -71,6 +72,7 @@ def open_services(
         storage=storage,
         responses=Archive(storage.documents),
         journal=_open_journal(server, registry),
+        begin_work=begin_work,
         batches=_open_batches(storage, models),
         sharing=sharing,
         mcp=_open_mcp(server),

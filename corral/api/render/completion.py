@@ -19,6 +19,7 @@ from corral.core.result import Admitted, Done, Progress, TaskResult, Tokens
 class NativeRenderer:
     """llama-server's own dialect."""
 
+    answer_id = ""
     last = b""
     stream_format = SSE
 

@@ -27,9 +27,9 @@ class OpenAIAnswer:
         self._is_verbose = context.is_verbose if body.verbose is None else body.verbose
         self._fields = body
         self._n_prompt = self._n_cached = self._n_generated = 0
-        self.id = f"{prefix}-{draw_hex(16)}"
+        self.answer_id = f"{prefix}-{draw_hex(16)}"
         self._frame = {
-            "id": self.id,
+            "id": self.answer_id,
             "object": kind,
             "created": now(),
             "model": body.model or context.model_name,

@@ -16,6 +16,7 @@ from corral.core.result import Done, TaskResult, Tokens
 class TranscriptionRenderer:
     """Mutable: the text so far, without reasoning. `duration_s`: of the clip."""
 
+    answer_id = ""
     last = b"data: [DONE]\n\n"
     stream_format = SSE
 

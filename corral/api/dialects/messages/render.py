@@ -28,6 +28,7 @@ _PING = {"type": "ping"}
 class MessagesRenderer:
     """Renders the answer to one request."""
 
+    answer_id = ""
     last = b""
     stream_format = named_events(render_error)
 

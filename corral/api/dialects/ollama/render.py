@@ -33,6 +33,7 @@ LINES = StreamFormat(MEDIA_TYPE, encode_line, render_error)
 class OllamaRenderer:
     """Renders the answer to one request. `is_chat`: as a message; else as text, for `/api/generate`."""
 
+    answer_id = ""
     last = b""
     stream_format = LINES
 
