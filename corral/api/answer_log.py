@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -49,7 +50,7 @@ class AnswerLog:
         self.n_kept = 0
         self._keeps_all = keeps_all
         self._events: list[bytes] = []
-        self._ends: list[int] = []  # the offset after each of them
+        self._ends = array("Q")  # the offset after each of them
         self._n_dropped = 0  # before the first of them
         self._partial = bytearray()  # of the next one
         self._waiting: set[asyncio.Future[bool]] = set()  # readers

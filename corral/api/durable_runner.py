@@ -69,25 +69,21 @@ class DurableRunner:
     def _restore_response(self, history: History) -> None:
         if history.is_complete and self._services.settings.server.responses_path:
             return  # it is stored
-        place = history.opening.client.id, history.opening.id
-        restoring = self._services.responses.restoring
-        restoring.add(place)
-        self._background.spawn(self._run(history, None, lambda: restoring.discard(place)))
+        self._services.responses.restoring.add((history.opening.client.id, history.opening.id))
+        self._background.spawn(self._run(history, None))
 
-    async def _run(
-        self, history: History, log: AnswerLog | None, on_start: Callable[[], None] = lambda: None
-    ) -> None:
+    async def _run(self, history: History, log: AnswerLog | None) -> None:
         try:
             while not self._is_ready():
                 await asyncio.sleep(_READY_S)
-            while (answer := await self._call(history, log, on_start)).status in _REFUSED:
+            while (answer := await self._call(history, log)).status in _REFUSED:
                 await asyncio.sleep(answer.retry_s)
         finally:
-            on_start()
+            self._services.responses.restoring.discard((history.opening.client.id, history.opening.id))
             if log is not None:
                 log.end_replay()
 
-    async def _call(self, history: History, log: AnswerLog | None, on_start: Callable[[], None]) -> _Answer:
+    async def _call(self, history: History, log: AnswerLog | None) -> _Answer:
         """Send the request again; its model is loaded if necessary."""
         opening = history.opening
         body = await asyncio.to_thread(_without_removed, opening.body)
@@ -95,7 +91,7 @@ class DurableRunner:
         record = RequestRecord(opening.headers["x-request-id"], opening.client)
         work = DurableWork(self._journal, opening, history, log)
         caller = Caller(record, log=log, work=work)
-        answer = _Answer(log.send if log is not None else None, on_start)
+        answer = _Answer(log.send if log is not None else None)
         await self._run_ask(Ask(caller, opening.path, body, opening.headers, query), answer.send)
         if answer.status >= 400 and answer.status not in _REFUSED:
             _log.warning("--journal: %s cannot be continued: %s", opening.id, answer.error)
@@ -118,9 +114,8 @@ def _without_removed(body: bytes) -> bytes:
 class _Answer:
     """Mutable: passes an answer on, unless the server refuses the request for now."""
 
-    def __init__(self, send: Send | None, on_start: Callable[[], None]) -> None:
+    def __init__(self, send: Send | None) -> None:
         self._send = send
-        self._on_start = on_start
         self.status = 0
         self.retry_s = _RETRY_S
         self.error = ""
@@ -129,8 +124,6 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.retry_s = max(_RETRY_S, float(dict(message["headers"]).get(b"retry-after", 0)))
-            if self.status not in _REFUSED:
-                self._on_start()
         elif self.status >= 400:
             self.error += message.get("body", b"").decode()
         if self._send is not None and self.status not in _REFUSED:

@@ -80,6 +80,7 @@ class Archive:
         """Have `work` write the log of a response, which clients find by its id until then."""
         place = client.id, running.log.id
         self._running[place] = running
+        self.restoring.discard(place)
         running.log.run(work, lambda: self._running.pop(place))
 
     def find_running(self, client: Client, id: str) -> RunningResponse | None:
