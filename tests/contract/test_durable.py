@@ -295,14 +295,28 @@ async def watch(server: Server, journal: Path, path: str, body: dict[str, Any]) 
     return seen
 
 
-@pytest.mark.parametrize("path", ["/completion", "/v1/responses"])
-async def test_a_kill_after_any_byte_loses_nothing_that_a_client_has_seen(server, tmp_path, path):
-    short = body_for(path, n_predict=4, max_tokens=4)
+async def follow_again(server: Server, seen: bytes) -> bytes:
+    """The whole stream of which a client has seen this, from a server that continues it."""
+    if known := ids(seen):
+        params = {"conv_id": known[0].rpartition(".")[0]}
+        return (await server.http.get("/v1/stream", params=params)).content
+    found = re.search(rb"resp_[0-9a-f]{32}", seen)
+    assert found is not None
+    await wait_until_async(lambda: not server.services.responses.restoring)
+    path = f"/v1/responses/{found[0].decode()}"
+    return (await server.http.get(path, params={"stream": "true"})).content
+
+
+@pytest.mark.parametrize(
+    ("path", "more"), [("/completion", {}), ("/v1/responses", {}), ("/v1/responses", {"background": True})]
+)
+async def test_a_kill_after_any_byte_loses_nothing_that_a_client_has_seen(server, tmp_path, path, more):
+    short = body_for(path, n_predict=4, max_tokens=4, **more)
     seen = await watch(server, tmp_path / "journal", path, short)
     assert server.services.journal is not None
     await server.services.journal.run(lambda: None)  # all is written
     (file,) = (tmp_path / "journal").glob("*/*.journal")
-    data, stream = file.read_bytes(), ids(seen[-1][1])[0].rpartition(".")[0]
+    data = file.read_bytes()
     continuations: dict[int, bytes] = {}  # by how much of the journal is whole
     for n in range(len(data) + 1):
         shown = max((content for size, content in seen if size <= n), key=len, default=b"")
@@ -315,8 +329,7 @@ async def test_a_kill_after_any_byte_loses_nothing_that_a_client_has_seen(server
             folder.mkdir(parents=True)
             (folder / file.name).write_bytes(data[:n])
             async with continued(folder.parent) as other:
-                again = await other.http.get("/v1/stream", params={"conv_id": stream})
-            continuations[history.n_bytes] = again.content
+                continuations[history.n_bytes] = await follow_again(other, seen[-1][1])
         assert timeless(continuations[history.n_bytes]).startswith(timeless(shown))
     assert len(continuations) > 5
     assert {text_of(content) for content in continuations.values()} == {text_of(seen[-1][1])} != {""}

@@ -641,6 +641,16 @@ async def test_a_response_that_fails_says_why(server):
     assert await replay_events(server, queued["id"]) == events
 
 
+async def test_a_whole_response_that_fails_is_an_error(server):
+    server.say("a long answer " * 20)
+    asking = asyncio.create_task(post(server, "/v1/responses", 500, input="hello"))
+    followers = server.engine.telemetry.followers
+    await wait_until_async(lambda: any(each.task.n_outputs > 5 for each in followers.values()))
+    ((_, stream),) = server.engine._tasks.values()
+    stream.give_up(NonFiniteLogits())
+    assert (await asking)["error"]["type"] == "server_error"
+
+
 async def test_a_stream_that_fails_ends_with_an_event(server):
     server.say("a long answer " * 20)
     asking = asyncio.create_task(stream_events(server))
