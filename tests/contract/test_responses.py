@@ -564,6 +564,24 @@ async def test_the_events_of_a_running_response_can_be_followed(server):
     accumulate(first)
 
 
+async def test_progress_in_the_background_does_not_shift_the_numbers(server):
+    server.say("a long answer " * 20)
+    server.engine.is_paused = True
+    queued = await send(server, background=True, input="x" * 40, return_progress=True)
+    (running,) = server.services.responses._running.values()
+    whole = asyncio.create_task(replay_events(server, queued["id"]))
+    server.engine.is_paused = False
+    followers = server.engine.telemetry.followers
+    await wait_until_async(lambda: any(each.task.n_outputs > 5 for each in followers.values()))
+    server.engine.is_paused = True
+    rest = asyncio.create_task(replay_events(server, queued["id"], starting_after=4))
+    await wait_until_async(lambda: len(running.log._waiting) == 2)
+    server.engine.is_paused = False
+    numbers = [event["sequence_number"] for event in await whole]
+    assert len(numbers) > len(set(numbers)), "some report progress"
+    assert await rest == (await whole)[numbers.index(5) :]
+
+
 async def test_a_stream_in_the_background_runs_on_without_its_client(server):
     events: list[bytes] = []
     server.say("a long answer " * 20)

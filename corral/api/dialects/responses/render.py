@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection
 from functools import partial
 from typing import Any
@@ -59,6 +60,7 @@ class ResponsesRenderer:
         self._output = self._open_output(parsed, prepared)
         self._is_begun = False
         self._n_events = 0
+        self._repeated: list[int] = []  # numbers that reports of progress have, too
         self.is_whole = True
         self._usages: list[Item] = []  # of the turns
         self._remarks: tuple[dict[str, Any], dict[str, Any]] = {}, {}  # of the last turn
@@ -88,6 +90,10 @@ class ResponsesRenderer:
     @property
     def response(self) -> Item:
         return self.stored.response
+
+    def n_before(self, number: int) -> int:
+        """Return how many events were sent before the one with this number."""
+        return number + bisect_left(self._repeated, number)
 
     def queue(self) -> Events:
         """Return the first events of a response that runs in the background."""
@@ -194,6 +200,7 @@ class ResponsesRenderer:
         if not self._reports_progress:
             return []
         progress = native.render_prompt_progress(choice, result, self._reports_timings)
+        self._repeated.append(self._n_events - 1)
         event = {**opening_event(self._response, "in_progress"), "sequence_number": self._n_events - 1}
         return [{**event, **progress}]
 

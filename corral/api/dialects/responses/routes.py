@@ -148,7 +148,7 @@ async def retrieve(request: Request, services: ServerServices, id: _Id) -> Respo
         found = running if running is not None else await archive.load(client, id)
         return JsonResponse(found.response)
     if running is not None:
-        return FollowedStream(running.log, running.log.follow_events(start))
+        return FollowedStream(running.log, running.log.follow_events(running.renderer.n_before(start)))
     events = islice(replay(await archive.load(client, id)), start, None)
     return EventStream(_stream(events), format=ResponsesRenderer.stream_format)
 
