@@ -97,6 +97,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     reports_states: bool = False  # what comes into host memory and leaves it, for placement among engines
     cpus: tuple[int, ...] = ()  # CPUs that the process may use; (): as it was started
     host_limit: int = 0  # bytes of host memory that permission can be got for; 0: unknown
+    n_alike: int = 1  # engines that the permission is for, this one among them
+    n_on_device: int = 1  # those of them that use the same devices
 
     @property
     def only_embeds(self) -> bool:

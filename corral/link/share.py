@@ -7,7 +7,7 @@ that `--device` names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -39,6 +39,8 @@ def share_of(
         lookup_cache_dynamic=f"{lookup}.{index}" if lookup and index else lookup,
         devices=_deal(settings.devices, index, n),
         reports_states=True,
+        n_alike=n,
+        n_on_device=-(-n // max(1, len(settings.devices))),
         **_threads(settings, cores, max(1, n_cores // n)),
     )
 
@@ -53,6 +55,16 @@ def like_first(first: EngineSettings, mine: EngineSettings) -> EngineSettings:
         cpus=mine.cpus,
         n_threads=mine.n_threads,
     )
+
+
+def needs_of_all(needs: Mapping[str, int], devices: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Return the bytes that engines need on all devices. `needs`: on those of the first one, and on the host,
+    for all that use them; `devices`: of each engine."""
+    first, *others = devices
+    theirs = {
+        other: needs[own] for each in others for own, other in zip(first, each, strict=False) if own in needs
+    }
+    return {**theirs, **needs}
 
 
 def _threads(settings: EngineSettings, cores: Sequence[Core], n_each: int) -> dict[str, object]:

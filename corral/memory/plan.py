@@ -26,12 +26,13 @@ Bytes: TypeAlias = Mapping[str, int]  # by device, including the host
 @dataclass(frozen=True, slots=True)
 class Need:
     """Memory that settings need. `n_reserved`: address space without memory, of mapped weights that are used
-    as copies."""
+    as copies. `n_mapped`: of the weights on the host, what several engines have only once."""
 
     weights: Bytes
     cache: Bytes = field(default_factory=dict)
     compute: Bytes = field(default_factory=dict)
     n_reserved: int = 0
+    n_mapped: int = 0
 
     def at(self, device: str) -> int:
         return sum(part.get(device, 0) for part in (self.weights, self.cache, self.compute))
@@ -51,7 +52,17 @@ class Need:
             go_on(self.cache, since.cache),
             go_on(self.compute, since.compute),
             self.n_reserved,
+            self.n_mapped,
         )
+
+    def of_engines(self, n: int, n_on_device: int) -> Need:
+        """Return what `n` engines need together, of which some share the devices of the first one."""
+
+        def times(part: Bytes) -> Bytes:
+            return {device: k * (n if device == HOST else n_on_device) for device, k in part.items()}
+
+        weights = Counter(times(self.weights)) - Counter({HOST: (n - 1) * self.n_mapped})
+        return Need(weights, times(self.cache), times(self.compute), self.n_reserved, self.n_mapped)
 
     def __add__(self, other: Need) -> Need:
         return Need(
@@ -59,6 +70,7 @@ class Need:
             _sum(self.cache, other.cache),
             _sum(self.compute, other.compute),
             self.n_reserved + other.n_reserved,
+            self.n_mapped + other.n_mapped,
         )
 
 

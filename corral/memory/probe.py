@@ -40,8 +40,11 @@ _MAX_MEASURED = 1 << 17  # tokens of a context
 _ENOUGH = 2  # if this many times the upper bound is free, nothing is measured
 
 
-def fit_memory(settings: EngineSettings, machine: Machine | None = None) -> Plan | None:
-    """Plan what the engine starts with; None if --fit is off, or if it certainly fits.
+def fit_memory(
+    settings: EngineSettings, machine: Machine | None = None, n_engines: int = 1, n_on_device: int = 1
+) -> Plan | None:
+    """Plan what the engine starts with; None if --fit is off, or if it certainly fits. For several engines:
+    what each of them starts with, if all are to fit.
 
     Raises if it does not fit, unless other settings may be chosen.
     """
@@ -49,11 +52,15 @@ def fit_memory(settings: EngineSettings, machine: Machine | None = None) -> Plan
         return None
     start(settings)
     machine = machine or read_machine(settings)
-    if _is_plenty(machine, settings):
+    if _is_plenty(machine, settings, n_engines):
         return None
     with library.overhear(is_private=True), contextlib.closing(Probe(settings)) as probe:
+
+        def measure(settings: EngineSettings) -> Need:
+            return probe.measure(settings).of_engines(n_engines, n_on_device)
+
         try:
-            plan = plan_memory(settings, probe.scope(), machine, probe.measure)
+            plan = plan_memory(settings, probe.scope(), machine, measure)
         except LlamaError:
             return None  # loading will fail in the same way, with the reason
     if plan.chosen:
@@ -71,19 +78,19 @@ def fit_limit(settings: EngineSettings) -> EngineSettings:
     devices = {device.name: device.memory()[1] for device in used_devices(settings)}
     limits = Machine(settings.host_limit or None, {name: total for name, total in devices.items() if total})
     try:
-        plan = fit_memory(settings, limits)
+        plan = fit_memory(settings, limits, settings.n_alike, settings.n_on_device)
     except CorralError:
         return settings
     return settings if plan is None else plan.settings
 
 
 def measure_need(settings: EngineSettings) -> MemoryPlan:
-    """Return what the engine needs on each device, and what its GPUs have."""
+    """Return what the engine and those like it need on each device, and what its GPUs have."""
     start(settings)
     gpus = {device.name: device.memory() for device in used_devices(settings)}
     with library.overhear(is_private=True), contextlib.closing(Probe(settings)) as probe:
         try:
-            need = probe.measure(settings)
+            need = probe.measure(settings).of_engines(settings.n_alike, settings.n_on_device)
         except LlamaError:
             return MemoryPlan({})  # loading will fail in the same way, with the reason
     return MemoryPlan({device: need.at(device) for device in need.devices}, gpus)
@@ -215,23 +222,27 @@ class Probe:
 
 def _weights(log: list[str], tensors: Mapping[str, TensorInfo], settings: EngineSettings) -> Need:
     weights = weight_bytes(log, tensors, _copy_size)
-    n_twice = copied_bytes(log, tensors, _copy_size) if settings.mmap else 0
+    if not settings.mmap:
+        return Need(weights)
+    n_twice = copied_bytes(log, tensors, _copy_size)
+    # With a GPU, weights on the host are in memory that is pinned for it, not in the file.
+    n_mapped = 0 if uses_gpu(settings) else weight_bytes(log, tensors).get(HOST, 0) - n_twice
     if settings.mlock:  # mapped weights stay in memory too
-        return Need(weights) + Need({HOST: n_twice})
-    return Need(weights, n_reserved=n_twice)
+        return Need(weights, n_mapped=n_mapped) + Need({HOST: n_twice}, n_mapped=n_twice)
+    return Need(weights, n_reserved=n_twice, n_mapped=n_mapped)
 
 
 def _copy_size(tensor: TensorInfo) -> int:
     return copy_bytes(tensor.type, tensor.shape)
 
 
-def _is_plenty(machine: Machine, settings: EngineSettings) -> bool:
-    """Whether the engine certainly fits. Unknown numbers count as enough."""
+def _is_plenty(machine: Machine, settings: EngineSettings, n_engines: int) -> bool:
+    """Whether so many engines certainly fit. Unknown numbers count as enough."""
     room = [(machine.host_bytes, HOST_MARGIN), (machine.address_bytes, ADDRESS_MARGIN)]
     room += [(n, settings.fit_target_mib << 20) for n in machine.devices.values()]
     known = [n - margin for n, margin in room if n is not None]
     bound = _bound(settings) if known else 0
-    return not known or (bound is not None and _ENOUGH * bound < min(known))
+    return not known or (bound is not None and _ENOUGH * n_engines * bound < min(known))
 
 
 def _bound(settings: EngineSettings) -> int | None:

@@ -139,10 +139,13 @@ def test_weights_that_a_cpu_copies_are_counted_once(model):
         return
     assert (need.weights[HOST] + need.n_reserved) / MIB == pytest.approx(real["weights"][HOST], abs=1)
     assert real["mapped"][HOST] * 0.6 < need.n_reserved / MIB < real["mapped"][HOST]
-    assert planned(settings(model, n_ctx=512, mmap=False)).n_reserved == 0
+    assert (need.n_mapped + need.n_reserved) / MIB == pytest.approx(real["mapped"][HOST], abs=1)
+    private = planned(settings(model, n_ctx=512, mmap=False))
+    assert (private.n_reserved, private.n_mapped) == (0, 0)
     locked = planned(settings(model, n_ctx=512, mlock=True))
     assert locked.weights[HOST] == need.weights[HOST] + need.n_reserved
     assert locked.n_reserved == 0
+    assert locked.n_mapped == need.n_mapped + need.n_reserved
 
 
 def test_types_that_a_cpu_copies_are_those_that_libllama_does():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from corral.core import cpu_set
 from corral.core.cpu_set import Core, divide, machine_nodes
 from corral.core.settings import EngineSettings
-from corral.link.share import like_first, share_of
+from corral.link.share import like_first, needs_of_all, share_of
 
 
 def cores(*counts: int) -> list[list[Core]]:
@@ -97,3 +97,20 @@ def test_the_others_load_what_the_first_one_chose():
     found = like_first(first, mine)
     assert (found.model, found.n_ctx, found.n_parallel) == ("chosen", 512, 2)
     assert (found.cpus, found.devices, found.cache_disk) == ((1,), ("B",), "/b")
+
+
+@pytest.mark.parametrize(
+    ("devices", "n", "n_on_device", "all"),
+    [
+        ((), 3, 3, {"CPU": 9, "GPU0": 6}),
+        (("GPU0", "GPU1"), 2, 1, {"CPU": 9, "GPU0": 6, "GPU1": 6}),
+        (("GPU0", "GPU1"), 3, 2, {"CPU": 9, "GPU0": 6, "GPU1": 6}),
+        (("GPU0", "GPU1", "GPU2", "GPU3"), 2, 1, {"CPU": 9, "GPU0": 6, "GPU2": 6}),
+        (("none",), 2, 2, {"CPU": 9, "GPU0": 6}),
+    ],
+)
+def test_the_devices_of_all_engines_are_counted(devices, n, n_on_device, all):
+    settings = EngineSettings(model="m", devices=devices)
+    shares = [share_of(settings, index, n, (), 8) for index in range(n)]
+    assert {(share.n_alike, share.n_on_device) for share in shares} == {(n, n_on_device)}
+    assert needs_of_all({"CPU": 9, "GPU0": 6}, [share.devices for share in shares]) == all

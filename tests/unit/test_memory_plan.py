@@ -253,6 +253,13 @@ def test_needs_add_up():
     assert [total.at(device) for device in total.devices] == [41, 22]
 
 
+def test_several_engines_map_their_weights_once():
+    one = Need({HOST: 10, "GPU0": 5}, {HOST: 20, "GPU0": 1}, {HOST: 3}, n_reserved=4, n_mapped=8)
+    all = one.of_engines(3, 2)
+    assert all == Need({HOST: 14, "GPU0": 10}, {HOST: 60, "GPU0": 2}, {HOST: 9}, n_reserved=4, n_mapped=8)
+    assert one.of_engines(1, 1) == one
+
+
 def test_needs_go_on_to_grow():
     half, whole = (
         Need({HOST: 5}, {HOST: 10}, {"GPU0": 7}),

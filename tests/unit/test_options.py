@@ -91,7 +91,7 @@ def test_names_are_said_once():
 
 @pytest.mark.parametrize("field", [f"engine.{n}" for n in EngineSettings.__struct_fields__])
 def test_every_setting_of_the_engine_has_an_option(field):
-    internal = ("verbose", "is_gated", "host_limit", "reports_states", "cpus")
+    internal = ("verbose", "is_gated", "host_limit", "n_alike", "n_on_device", "reports_states", "cpus")
     is_internal = field.removeprefix("engine.") in internal
     assert is_internal or any(option.target == field for option in OPTIONS)
 
