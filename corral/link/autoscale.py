@@ -16,6 +16,7 @@ from typing import Any
 
 from corral.core.repeat import repeat
 from corral.link.engine_state import EngineState
+from corral.link.fleet_lifecycle import FleetLifecycle
 from corral.link.member import Member
 
 LOOK_S = 0.25
@@ -109,13 +110,13 @@ class Scaling:
         self,
         members: Sequence[Member],
         limits: ScaleLimits,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        lifecycle: FleetLifecycle,
         clear: Callable[[Member], Coroutine[Any, Any, None]],
     ) -> None:
         """`clear`: moves the tasks of an engine to others, as far as that is possible."""
         self._members = members
         self._policy = Autoscaler(limits)
-        self._spawn = spawn
+        self._lifecycle = lifecycle
         self._clear = clear
 
     async def run(self) -> None:
@@ -125,6 +126,8 @@ class Scaling:
         await repeat("scaling the engines", look, LOOK_S)
 
     def look(self, now: float) -> None:
+        if not self._lifecycle.is_up:
+            return
         running = [member for member in self._members if member.state not in _DOWN]
         waiting = [id for member in running for id, each in member.pending.items() if not each.is_admitted]
         plan = self._policy.plan(now, waiting, {member.index: _use(member) for member in running})
@@ -133,7 +136,9 @@ class Scaling:
             _log.info("requests wait: engine %(index)d is started", {"index": member.index})
             member.lifecycle.wake()
         for index in plan.stop:
-            self._spawn(self._end(self._members[index]))
+            self._lifecycle.spawn(self._end(self._members[index]))
+        if not (running or plan.n_start):
+            self._lifecycle.rest()
 
     async def _end(self, member: Member) -> None:
         if member.client.is_busy:

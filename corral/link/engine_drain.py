@@ -84,5 +84,4 @@ class EngineDrain:
 
 
 async def _load(member: Member) -> None:
-    member.lifecycle.load_again()
     await member.client.load()

@@ -56,7 +56,7 @@ class EngineUpdate:
 async def _load(member: Member, model: str) -> None:
     n_restarts = member.lifecycle.n_restarts
     member.trial_model = model
-    member.lifecycle.load_again()
+    member.lifecycle.wake()
     while member.state is not EngineState.READY and member.lifecycle.n_restarts == n_restarts:
         member.lifecycle.check_up()
         await asyncio.sleep(READY_S)

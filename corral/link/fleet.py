@@ -93,12 +93,13 @@ class Fleet:
         self._scale = scale
         n_started = n_engines if scale is None else min(n_engines, max(1, scale.n_min))
         lifecycles = [member.lifecycle for member in self._members]
-        self.lifecycle = FleetLifecycle(settings, lifecycles, share_out, n_started)
+        is_elsewhere = open_end is not None
+        self.lifecycle = FleetLifecycle(settings, lifecycles, share_out, n_started, is_elsewhere)
         self._dispatcher = Dispatcher(self._members, self.held_blocks, self._changed, self.cost_of)
         self._drain = EngineDrain(self._members, self._dispatcher)
         self._update = EngineUpdate(self._members, self._drain)
         if scale is not None:
-            scaling = Scaling(self._members, scale, self.lifecycle.spawn, self._drain.clear)
+            scaling = Scaling(self._members, scale, self.lifecycle, self._drain.clear)
             self.lifecycle.on_started = scaling.run
         self._loading_adapter = asyncio.Lock()
         self._unfreed: set[int] = set()  # adapters that tasks still use

@@ -99,10 +99,11 @@ class EngineLifecycle:
         self.n_restarts = 0  # engines that were lost and replaced
         self.place: Placed | None = None  # of an engine on another machine
 
-    def owned_by(self, owner: EngineOwner) -> None:
-        """Have another object decide when engines may load; call it before `start`."""
+    def owned_by(self, owner: EngineOwner, is_gated: bool = True) -> None:
+        """Have another object decide when engines may load; call it before `start`. `is_gated`: it is asked
+        for memory before the first load."""
         self._owner = owner
-        self.settings = msgspec.structs.replace(self.settings, is_gated=True)
+        self.settings = msgspec.structs.replace(self.settings, is_gated=is_gated)
 
     @property
     def state(self) -> EngineState:
@@ -116,6 +117,12 @@ class EngineLifecycle:
     def _tell_owner(self) -> None:
         if self._owner is not None:
             self._owner.on_change()
+
+    @property
+    def pids(self) -> list[int]:
+        """The process of the engine, if it runs on this machine."""
+        pid = self.process.pid if self.process is not None else None
+        return [] if pid is None or self.is_unloaded else [pid]
 
     @property
     def is_unloaded(self) -> bool:
@@ -183,7 +190,7 @@ class EngineLifecycle:
         """Load the engine again if it was unloaded when idle."""
         if self.state is EngineState.SLEEPING:
             self.state = EngineState.WAKING
-            _log.info("new request: loading the engine again")
+            _log.info("loading the engine again")
             if self._owner is None:
                 self.load_again()
             else:
@@ -198,6 +205,8 @@ class EngineLifecycle:
     async def revive(self) -> None:
         """Try now to start an engine that has failed. Raises Conflict if it fails again."""
         if self.state is EngineState.FAILED:
+            if self._main is None or self._main.done():
+                raise Conflict(f"the engine is down: {self._down_because}")
             self._revival = self._revival or asyncio.get_running_loop().create_future()
             self._retry.set()
             await asyncio.shield(self._revival)
@@ -211,6 +220,13 @@ class EngineLifecycle:
         """Tell an idle engine to end."""
         if self.state is EngineState.READY and self.process is not None:
             self._fall_asleep(self.process)
+
+    def give_up_start(self) -> None:
+        """Unload an engine that has failed, or is not ready after it was lost or unloaded."""
+        if self.state in (EngineState.RESTARTING, EngineState.WAKING, EngineState.FAILED):
+            self._be_asleep()
+            self._listener.on_sleep()
+            self._retry.set()
 
     async def wait_unloaded(self) -> None:
         """Wait until an engine that is being unloaded is gone."""
@@ -251,7 +267,8 @@ class EngineLifecycle:
     async def _live(self) -> bool:
         """Run one engine from start to end; return whether to start another."""
         self._lost_because = ""
-        await self._run_once()
+        if self._stopped_at is None:
+            await self._run_once()
         was_stopped, self._stopped_at = self._stopped_at is not None, None
         if was_stopped:
             self._unloaded.set()
@@ -297,7 +314,7 @@ class EngineLifecycle:
         if reason := self._heartbeat.check():
             self._lose(process, reason)
         elif self._stopped_at is not None:
-            if time.monotonic() - self._stopped_at > FLUSH_S:
+            if self._ready_at is None or time.monotonic() - self._stopped_at > FLUSH_S:
                 process.kill()
         elif self.state is EngineState.READY:
             is_over = self._idle.check(self._listener.n_submitted, self._listener.is_busy)
@@ -324,12 +341,12 @@ class EngineLifecycle:
         delay_s = self._policy.end(replace(life, may_pass=self._may_pass))
         if delay_s is None:
             self._give_up()
-            return self._owner is None and await self._wait_revived()
+            return self._may_retry and await self._wait_revived()
         self.state = EngineState.RESTARTING
         self.n_restarts += 1
         soon = f" in {delay_s:g} s" if delay_s else ""
         self._on_restart(f"{self._lost_because}; restart {self.n_restarts}{soon}")
-        await asyncio.sleep(delay_s)
+        await self._wait_retry(delay_s)
         return True
 
     def _give_up(self) -> None:
@@ -340,12 +357,22 @@ class EngineLifecycle:
         self._listener.on_down(Unavailable(f"The engine is down: {self._lost_because}"))
         self._end_revival(Conflict(f"the engine cannot start: {self._lost_because}"))
 
+    @property
+    def _may_retry(self) -> bool:
+        return self._owner is None or self._owner.may_retry
+
     async def _wait_revived(self) -> bool:
         """Wait until a failed engine is worth another try: the reason may be gone."""
+        await self._wait_retry(RETRY_S)
+        if self._stopped_at is not None or self._may_retry:
+            return True
+        self._end_revival(Conflict(f"the engine is down: {self._down_because}"))
+        return False
+
+    async def _wait_retry(self, delay_s: float) -> None:
         self._retry.clear()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._retry.wait(), RETRY_S)
-        return True
+            await asyncio.wait_for(self._retry.wait(), delay_s)
 
     def _end_revival(self, error: Conflict | None = None) -> None:
         revival, self._revival = self._revival, None
@@ -355,11 +382,15 @@ class EngineLifecycle:
 
     def _fall_asleep(self, process: EngineEnd) -> None:
         """Unload the engine; requests wait for the next one."""
+        self._be_asleep()
+        process.send(Stop())
+        self._listener.on_sleep()
+
+    def _be_asleep(self) -> None:
         self.state = EngineState.SLEEPING
         self._stopped_at = time.monotonic()
         self._woken.clear()
-        process.send(Stop())
-        self._listener.on_sleep()
+        self._unloaded.clear()
 
     async def _admit(self, planned: MemoryPlan, process: EngineEnd) -> None:
         assert self._owner is not None
@@ -397,7 +428,7 @@ class EngineLifecycle:
         elif isinstance(event, Opened):
             if not self._opened.done():
                 self._opened.set_result(event.path)
-        else:
+        elif self._stopped_at is None:
             # The next engine gets the same settings, whatever the file or the free memory are by then.
             self.settings = msgspec.structs.replace(
                 event.settings,

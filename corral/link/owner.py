@@ -1,4 +1,4 @@
-"""Who decides about the memory of several engines. The link does not know the implementation."""
+"""Who decides about the memory of engines. The link does not know the implementation."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from corral.core.result import MemoryPlan
 
 
 class EngineOwner(Protocol):
-    """Decides about the memory of several engines."""
+    """Decides about the memory of the engines of several models, or of one engine among several."""
+
+    @property
+    def may_retry(self) -> bool:
+        """Whether an engine that has failed is started again after a while; otherwise it stays as it is."""
+        ...
 
     async def admit(self, planned: MemoryPlan) -> None:
-        """Return when there is memory for a new engine. Raises CorralError if there never will be."""
+        """Return when there is memory for new engines. Raises CorralError if there never will be."""
         ...
 
     def on_wake(self) -> None:

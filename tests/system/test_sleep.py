@@ -193,7 +193,7 @@ def test_what_it_says_about_it(sleeper):
     said = [line.partition(" ")[2].strip() for line in sleeper.lines if "HTTP" not in line]
     about = [line for line in said if not line.startswith(("GET ", "POST ", "engine: "))]
     assert about[-2:] == [
-        "new request: loading the engine again",
+        "loading the engine again",
         "idle for 1 s: engine unloaded until the next request",
     ]
 

@@ -22,6 +22,7 @@ from corral.core.task import Task
 from corral.link import lifecycle, member, restart
 from corral.link.fleet import Fleet
 from corral.link.load_table import LoadTable
+from corral.link.owner import EngineOwner
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.record import RequestRecord
 from tests.tools.wait import wait_until_async
@@ -59,10 +60,13 @@ async def started(
     telemetry: Telemetry | None = None,
     n_started: int | None = None,
     n_each: int = N_EACH,
+    owner: EngineOwner | None = None,
     **options,
 ):
     settings = EngineSettings(model="fake.gguf", n_parallel=n_each)
     fleet = Fleet(settings, n, 10.0, telemetry or Telemetry(), **options)
+    if owner is not None:
+        fleet.lifecycle.owned_by(owner)
     starting = asyncio.create_task(fleet.lifecycle.start())
     for i in range(n_started or n):
         await be_ready(i, fingerprints[i], n_each)

@@ -63,6 +63,10 @@ class Process:
         return self.code
 
     @property
+    def is_gone(self) -> bool:
+        return self._gone.is_set()
+
+    @property
     def task_ids(self) -> list[int]:
         return [command.id for command in self.commands if isinstance(command, Task)]
 

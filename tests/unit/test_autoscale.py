@@ -114,7 +114,7 @@ def test_engines_end_only_if_there_is_room_for_their_tasks_and_the_fewest_stay(e
 
 def scaling_of(fleet: Fleet, n_min: int) -> Scaling:
     limits = ScaleLimits(n_min, 1.0, 10.0)
-    return Scaling(fleet.engines, limits, fleet.lifecycle.spawn, fleet._drain.clear)
+    return Scaling(fleet.engines, limits, fleet.lifecycle, fleet._drain.clear)
 
 
 async def shrinking(fleet: Fleet) -> Answer:

@@ -14,6 +14,7 @@ from corral.link import lifecycle
 from corral.link.client import EngineClient
 from corral.link.engine_state import EngineState
 from tests.tools.wait import wait_until_async
+from tests.unit.fake_owner import Owner
 from tests.unit.fake_process import NullObserver, Process, submit_task
 
 
@@ -23,31 +24,6 @@ def quick(monkeypatch):
     monkeypatch.setattr(lifecycle, "LOOK_S", 0.005)
     monkeypatch.setattr(Process, "all", [])
     monkeypatch.setattr(Process, "spawn_errors", [])
-
-
-class Owner:
-    def __init__(self, refusal: InsufficientStorage | None = None) -> None:
-        self.refusal = refusal
-        self.may_load = asyncio.Event()
-        self.planned: list[MemoryPlan] = []
-        self.n_wakes = 0
-        self.n_idle = 0
-        self.n_changes = 0
-
-    async def admit(self, planned: MemoryPlan) -> None:
-        self.planned.append(planned)
-        if self.refusal is not None:
-            raise self.refusal
-        await self.may_load.wait()
-
-    def on_wake(self) -> None:
-        self.n_wakes += 1
-
-    def on_idle(self) -> None:
-        self.n_idle += 1
-
-    def on_change(self) -> None:
-        self.n_changes += 1
 
 
 def make(owner: Owner, sleep_idle_s: float = -1.0) -> EngineClient:
