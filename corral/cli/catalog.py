@@ -14,6 +14,7 @@ from corral.cli.given import Given, Source, UsageError, give
 from corral.cli.model_section import ALL, Section, read_preset
 from corral.cli.options import OPTIONS
 from corral.core.catalog import CatalogModel
+from corral.core.errors import CorralError
 from corral.core.settings import Settings
 
 CACHE_RAM_MIB = 256  # by default, of each model: it is part of what a model needs
@@ -52,6 +53,7 @@ def read_catalog(configuration: Configuration) -> list[CatalogModel]:
     models += [entry for entry in cached if entry.name not in sources]
     _check_names(models, can_be_empty=server.models_cache)
     _check_groups(models)
+    _check_clusters(models)
     return models
 
 
@@ -129,6 +131,17 @@ def _check_groups(models: Sequence[CatalogModel]) -> None:
             raise UsageError(
                 f"'{pinned.name}' is pinned, so '{others[0]}' of its group could never be loaded"
             )
+
+
+def _check_clusters(models: Sequence[CatalogModel]) -> None:
+    for model in models:
+        if model.settings.server.ray or model.settings.server.rpc_workers:
+            from corral.cli.cluster_address import check_cluster  # few servers need it
+
+            try:
+                check_cluster(model.settings)
+            except CorralError as error:
+                raise UsageError(f"model '{model.name}': {error.message}") from None
 
 
 def _scan(directory: Path) -> Iterator[tuple[str, list[Given]]]:

@@ -106,10 +106,6 @@ def run_many(configuration: Configuration, args: Sequence[str]) -> None:
     from corral.server.router.life import CatalogLife  # slow import, needed only here
 
     settings = configuration.settings
-    if settings.server.n_engines > 1:
-        raise UsageError("--engines serves one model; with many models each has one engine")
-    if settings.server.ray:
-        raise UsageError("--ray serves one model")
     catalog = read_catalog(configuration)
     store = CacheStore(configuration) if settings.server.models_cache else None
     console = Console(settings)

@@ -1,4 +1,4 @@
-"""Open the engine, or the engines, of one model, as its options say."""
+"""Open the engine, or the engines, of one model, as its options say: on the event loop; nothing starts."""
 
 from __future__ import annotations
 
@@ -15,35 +15,24 @@ if TYPE_CHECKING:
     from corral.link.fleet import Fleet
 
 
-def open_engine(
-    engine: EngineSettings,
-    server: ServerSettings,
-    telemetry: Telemetry,
-    on_restart: Callable[[str], None],
-    on_loading: Callable[[Loading], None] = lambda _: None,
-) -> EngineClient:
-    """Open one on the event loop; nothing starts yet."""
-    return EngineClient(
-        engine,
-        server.engine_timeout_s,
-        telemetry,
-        server.engine_restarts,
-        server.sleep_idle_s,
-        on_loading,
-        on_restart,
-    )
-
-
 def open_engines(
     engine: EngineSettings,
     server: ServerSettings,
     telemetry: Telemetry,
     on_restart: Callable[[str], None],
-    on_loading: Callable[[Loading], None],
+    on_loading: Callable[[Loading], None] = lambda _: None,
 ) -> EngineClient | Fleet:
     """Open as many as `--engines` and `--ray` say."""
     if server.n_engines == 1 and not server.ray:
-        return open_engine(engine, server, telemetry, on_restart, on_loading)
+        return EngineClient(
+            engine,
+            server.engine_timeout_s,
+            telemetry,
+            server.engine_restarts,
+            server.sleep_idle_s,
+            on_loading,
+            on_restart,
+        )
     from corral.link.fleet import Fleet  # few servers need it
 
     more: dict[str, Any] = {}

@@ -40,6 +40,16 @@ def test_keys_that_only_sections_have(tmp_path):
     assert found["u/m:Q4"].settings.server.hf_repo == "u/m:Q4"
 
 
+def test_a_model_has_engines_of_its_own(tmp_path):
+    text = "[*]\nengines = 2\n[a]\nmodel = a\n[b]\nmodel = b\nengines = 1\nray = 10.0.0.1:6379\n"
+    found = read(tmp_path, text)
+    servers = [found[name].settings.server for name in "ab"]
+    assert [(server.n_engines, server.ray) for server in servers] == [(2, ""), (1, "10.0.0.1:6379")]
+    for options in ("ray = 198.51.100.1:6379", "rpc-workers = 2"):
+        with pytest.raises(UsageError, match=r"model 'a': .*--"):
+            read(tmp_path, f"[a]\nmodel = a\n{options}\n")
+
+
 DOCUMENTED = """version = 1
 
 ; (Optional) This section provides global settings shared across all presets.

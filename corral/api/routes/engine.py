@@ -1,7 +1,8 @@
-"""`/engines`: the engines of a server with several, and replacing one of them without an error."""
+"""`/engines`: the engines of a model with several, and replacing one of them without an error."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from starlette.requests import Request
@@ -11,16 +12,20 @@ from corral.api import group
 from corral.api.body import JsonResponse
 from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers, list_of, shape
-from corral.api.policy import for_server
+from corral.api.policy import ModelUse, NamedIn, Role, Unloaded, for_model
 from corral.api.router import Operation, PathParameter, Router
 from corral.api.schema.answer import SUCCESS
 from corral.api.services import ServerServices, Services
-from corral.core.errors import NotFound, NotSupported
+from corral.core.errors import InvalidRequest, NotFound, NotSupported
 from corral.core.key_role import Permission
 
 if TYPE_CHECKING:
     from corral.link.fleet import Fleet
     from corral.link.member import Member
+
+# Another model's file may be in the body.
+_MODEL = ModelUse(Role.ANY, NamedIn.QUERY_ONLY, Unloaded.REFUSE, wakes=False, progress=None)
+CHANGED_MODEL = replace(_MODEL, wakes=True)  # so that it stays loaded meanwhile
 
 router = Router()
 
@@ -42,7 +47,7 @@ _ENGINE = shape(
 @router.get(
     "/engines",
     operation=Operation("listEngines", "List the engines (`--engines`)", group.SERVER),
-    policy=for_server(Permission.READ, LLAMA_ERRORS),
+    policy=for_model(Permission.READ, LLAMA_ERRORS, _MODEL),
     responses=answers(shape(engines=list_of(_ENGINE)), 501),
 )
 async def engines(_request: Request, services: ServerServices) -> Response:
@@ -53,7 +58,7 @@ async def engines(_request: Request, services: ServerServices) -> Response:
 @router.post(
     "/engines/{id_engine}/drain",
     operation=Operation("drainEngine", "Replace an engine without an error", group.SERVER),
-    policy=for_server(Permission.CHANGE, LLAMA_ERRORS),
+    policy=for_model(Permission.CHANGE, LLAMA_ERRORS, CHANGED_MODEL),
     responses=answers(SUCCESS, 403, 404, 409, 501),
 )
 async def drain(_request: Request, services: Services, id_engine: _Engine) -> Response:
@@ -70,9 +75,11 @@ def fleet_of(services: ServerServices) -> Fleet:
     from corral.link.fleet import Fleet  # few servers have one
 
     engine = services.engine if isinstance(services, Services) else None  # that of no model
-    if not isinstance(engine, Fleet):
-        raise NotSupported("This server has one engine. Start it with `--engines`")
-    return engine
+    if isinstance(engine, Fleet):
+        return engine
+    if engine is None and any(each.engine.engines for each in services.models.open_services()):
+        raise InvalidRequest("model name is missing from the request")
+    raise NotSupported("This server has one engine. Start it with `--engines`")
 
 
 def _render(engine: Member) -> dict[str, Any]:

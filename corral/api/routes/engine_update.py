@@ -12,9 +12,9 @@ from corral.api.body import JsonResponse
 from corral.api.call import Call
 from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.openapi import answers
-from corral.api.policy import for_server
+from corral.api.policy import for_model
 from corral.api.router import Operation, Router
-from corral.api.routes.engine import fleet_of
+from corral.api.routes.engine import CHANGED_MODEL, fleet_of
 from corral.api.schema.answer import SUCCESS
 from corral.api.schema.engine import UpdateRequest
 from corral.core.errors import Conflict, CorralError, InvalidRequest, NotFound
@@ -28,7 +28,7 @@ router = Router()
 @router.post(
     "/engines/update",
     operation=Operation("updateEngines", "Replace the model file of all engines", group.SERVER),
-    policy=for_server(Permission.CHANGE, LLAMA_ERRORS),
+    policy=for_model(Permission.CHANGE, LLAMA_ERRORS, CHANGED_MODEL),
     body=UpdateRequest,
     needs=fleet_of,
     responses=answers(SUCCESS, 403, 404, 409, 501),

@@ -21,7 +21,11 @@ OPTIONS = (
         "also serve the downloaded models, and let clients download (POST /models) and delete more of them",
         negative=("--no-models-cache",),
     ),
-    Option(("--models-max",), "most models loaded at the same time; 0: no limit", limits=(0, 1024)),
+    Option(
+        ("--models-max",),
+        "most models loaded at the same time, whatever engines each has; 0: no limit",
+        limits=(0, 1024),
+    ),
     Option(
         ("--models-memory",),
         "host memory for all loaded models together; the least recently used idle one is unloaded to make "

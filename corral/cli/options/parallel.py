@@ -14,7 +14,7 @@ OPTIONS = (
     ),
     Option(
         ("--engines",),
-        "engine processes of the same model, for several NUMA nodes or GPUs, and to continue immediately "
+        "engine processes of each model, for several NUMA nodes or GPUs, and to continue immediately "
         "when one is lost; each has its own slots (-np) and context (-c), the weights are shared, the "
         "rest divided",
         limits=(1, 64),

@@ -63,8 +63,8 @@ class ManyModels:
 
     @property
     def n_at_once(self) -> int:
-        models = self.registry.models.values()
-        return max((each.entry.settings.engine.n_parallel for each in models), default=1)
+        all_settings = [each.entry.settings for each in self.registry.models.values()]
+        return max((each.engine.n_parallel * each.server.n_engines for each in all_settings), default=1)
 
     def visible(self, caller: Caller) -> Sequence[ServedModel]:
         return self.registry.visible(known_client(caller))

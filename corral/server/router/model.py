@@ -1,4 +1,4 @@
-"""One model of the catalog over all its loads: its engine, its front, and what it needs.
+"""One model of the catalog over all its loads: its engines, its front, and what it needs.
 
 An unloaded model keeps its front, and with it sessions, adapters and counts; only its engine and tokenizer
 processes are gone. `Residency` decides when. All models share one renderer.
@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import psutil
@@ -34,7 +34,7 @@ from corral.link.engine_state import EngineState
 from corral.link.renderer import Renderer
 from corral.memory.plan import HOST, HOST_MARGIN
 from corral.server.blocking_job import BlockingJob, ReportProgress
-from corral.server.engines import open_engine
+from corral.server.engines import open_engines
 from corral.server.front import Front
 from corral.server.router.failure import Failure
 from corral.server.router.header import look_at_entry
@@ -44,6 +44,9 @@ from corral.server.text_processes import start_tokenizer
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.ledger import Ledger
 from corral.telemetry.loop_meter import LoopMeter
+
+if TYPE_CHECKING:
+    from corral.link.fleet import Fleet
 
 _log = logging.getLogger("corral")
 _STARTING = (EngineState.LOADING, EngineState.RESTARTING, EngineState.WAKING)
@@ -84,7 +87,9 @@ class Surroundings:
 
 
 class ServedModel:
-    """Mutable, on the event loop. An `EngineOwner` of its engine, and the `Effects` of its `Stay`."""
+    """Mutable, on the event loop. An `EngineOwner` of its engines, and the `Effects` of its `Stay`."""
+
+    may_retry = False  # the next request does that
 
     def __init__(
         self, entry: CatalogModel, registry: Owner, residency: Residency, around: Surroundings
@@ -95,7 +100,7 @@ class ServedModel:
         self._around = around
         self.stay = Stay(entry.name, self, entry.is_pinned, entry.groups)
         self.front: Front | None = None
-        self._engine: EngineClient | None = None
+        self._engine: EngineClient | Fleet | None = None
         self._is_open = False  # the front has the vocabulary
         self._early: Loading | None = None  # before there is an engine
         self._granted: asyncio.Future[None] | None = None  # it waits for memory
@@ -180,14 +185,10 @@ class ServedModel:
 
     @property
     def used_bytes(self) -> int:
-        """The host memory that its engine really uses now."""
-        process = self._engine.lifecycle.process if self._engine is not None and self.is_granted else None
-        if process is None or process.pid is None:
-            return 0
-        try:
-            return int(psutil.Process(process.pid).memory_info().rss)
-        except psutil.Error:
-            return 0
+        """The host memory that its engines really use now; what they map they have in common."""
+        pids = self._engine.lifecycle.pids if self._engine is not None and self.is_granted else []
+        used = [_used_by(pid) for pid in pids]
+        return sum(own for own, _ in used) + max((mapped for _, mapped in used), default=0)
 
     def touch(self) -> None:
         self.stay.used_at = time.monotonic()
@@ -262,7 +263,7 @@ class ServedModel:
             self._residency.forget_plan(self.stay)
             raise
 
-    async def _try_to_start(self) -> EngineClient:
+    async def _try_to_start(self) -> EngineClient | Fleet:
         """Start it, again if its process dies without saying why, but not for ever."""
         for n_left in range(self.entry.settings.server.engine_restarts, -1, -1):
             await self._close()
@@ -274,7 +275,7 @@ class ServedModel:
                     raise
         raise AssertionError
 
-    async def _start(self) -> EngineClient:
+    async def _start(self) -> EngineClient | Fleet:
         loop = asyncio.get_running_loop()
 
         def note(loading: Loading) -> None:
@@ -283,7 +284,7 @@ class ServedModel:
         settings = await BlockingJob(self._find_files, note).run()
         self._early = None
         telemetry = Telemetry(self._around.ledger, self._around.loop)
-        engine = self._engine = open_engine(
+        engine = self._engine = open_engines(
             self._limited(settings.engine), settings.server, telemetry, self._on_restart
         )
         engine.lifecycle.owned_by(self)
@@ -303,7 +304,9 @@ class ServedModel:
         self._is_open = True
         return engine
 
-    async def _open_front(self, settings: Settings, engine: EngineClient, telemetry: Telemetry) -> Front:
+    async def _open_front(
+        self, settings: Settings, engine: EngineClient | Fleet, telemetry: Telemetry
+    ) -> Front:
         renderer, of_server = self._around.renderer, self._around.of_server
         tokenizer = start_tokenizer(settings.server)
         renderer.start()
@@ -373,7 +376,7 @@ class ServedModel:
         return msgspec.structs.replace(settings, server=server)
 
     def _limited(self, engine: EngineSettings) -> EngineSettings:
-        others = max(0, engine.cache_ram_mib) << 20
+        others = _beside_plan(self.entry.settings) - HOST_MARGIN
         limit = self._registry.host_limit(self)
         return msgspec.structs.replace(engine, host_limit=max(1, limit - others) if limit else 0)
 
@@ -385,7 +388,7 @@ class ServedModel:
         _log.warning("model %(model)s: engine lost (%(reason)s)", {"model": self.name, "reason": reason})
 
     @staticmethod
-    async def _read_vocabulary(front: Front, engine: EngineClient) -> Any:
+    async def _read_vocabulary(front: Front, engine: EngineClient | Fleet) -> Any:
         path = await engine.lifecycle.opened()
         return await asyncio.to_thread(front.read_vocabulary, path)
 
@@ -395,9 +398,24 @@ def _wake_later() -> None:
 
 
 def full_needs(planned: Mapping[str, int], settings: Settings) -> dict[str, int]:
-    """Return the plan with what else its processes use: the cache in host memory, and the interpreters."""
-    cache = max(0, settings.engine.cache_ram_mib) << 20
-    return {**planned, HOST: planned.get(HOST, 0) + cache + HOST_MARGIN}
+    """Return the plan with what else its processes use on this machine."""
+    return {**planned, HOST: planned.get(HOST, 0) + _beside_plan(settings)}
+
+
+def _beside_plan(settings: Settings) -> int:
+    """Return the bytes of the cache in host memory, and of the interpreters."""
+    cache = 0 if settings.server.ray else max(0, settings.engine.cache_ram_mib) << 20
+    return cache + settings.server.n_engines * HOST_MARGIN
+
+
+def _used_by(pid: int) -> tuple[int, int]:
+    """Return the bytes of a process that only it has, and those of files that it maps."""
+    try:
+        memory = psutil.Process(pid).memory_info()
+    except psutil.Error:
+        return 0, 0
+    mapped = getattr(memory, "shared", 0)  # Linux
+    return memory.rss - mapped, mapped
 
 
 def folder_name(name: str) -> str:
