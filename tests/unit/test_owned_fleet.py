@@ -12,8 +12,8 @@ from corral.core.settings import EngineSettings
 from corral.core.task import MemoryGranted
 from corral.link import lifecycle
 from corral.link.autoscale import ScaleLimits
-from corral.link.fleet import Fleet
 from corral.link.engine_state import EngineState
+from corral.link.fleet import Fleet
 from corral.link.process import EngineEnd, OnEvents
 from corral.telemetry.dispatcher import Telemetry
 from tests.tools.wait import wait_until_async
