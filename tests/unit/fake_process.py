@@ -18,6 +18,8 @@ class Process:
     all: list[Process] = []
     spawn_errors: list[Exception] = []  # of the next ones
     is_remote = False
+    log_name = ""
+    pid: int | None = None
     gives_states = True
 
     def __init__(self, on_events) -> None:

@@ -14,7 +14,6 @@ from corral.link import lifecycle
 from corral.link.autoscale import ScaleLimits
 from corral.link.engine_state import EngineState
 from corral.link.fleet import Fleet
-from corral.link.process import EngineEnd, OnEvents
 from corral.telemetry.dispatcher import Telemetry
 from tests.tools.wait import wait_until_async
 from tests.unit.fake_fleet import Answer, be_ready, commands_of, started
@@ -81,14 +80,7 @@ async def test_a_refusal_ends_the_start_of_all():
 async def test_engines_elsewhere_wait_before_they_start():
     """Where they start, they may reserve what another model has to give back first."""
     owner = Owner()
-
-    def open_end(_index: int):
-        def open(on_events: OnEvents) -> EngineEnd:
-            return Process(on_events)
-
-        return open
-
-    fleet = Fleet(SETTINGS, 2, 10.0, Telemetry(), open_end=open_end)
+    fleet = Fleet(SETTINGS, 2, 10.0, Telemetry(), open_end=lambda _: Process)
     fleet.lifecycle.owned_by(owner)
     starting = asyncio.create_task(fleet.lifecycle.start())
     await wait_until_async(lambda: owner.planned == [MemoryPlan({})])
