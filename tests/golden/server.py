@@ -113,7 +113,7 @@ class FakeLifecycle:
         self._closed = asyncio.Event()
         self.settings = settings
         self.loading = Loading()
-        self.process = None
+        self.pids: list[int] = []
 
     def owned_by(self, owner: Any) -> None:
         self._owner = owner
