@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,6 +18,7 @@ from corral.api.services import ServerServices
 from corral.core.client import ANONYMOUS
 from corral.core.result import ModelInfo
 from corral.core.settings import Settings
+from corral.link.lifecycle import EngineLifecycle
 from corral.link.quick_tokenizer import QuickTokenizer
 from corral.link.renderer import Renderer
 from corral.link.tokenizer import Tokenizer
@@ -29,9 +31,12 @@ from corral.telemetry.record import RequestRecord
 from corral.telemetry.request_observer import Asked
 from corral.text.vocab import Vocab, VocabFile
 
+if TYPE_CHECKING:
+    from corral.link.fleet_lifecycle import FleetLifecycle
+
 
 class Front:
-    """Responds that the model is loading until `open`. A `RequestObserver`."""
+    """Responds that the model is loading until `bring_up` has ended. A `RequestObserver`."""
 
     def __init__(
         self,
@@ -53,27 +58,40 @@ class Front:
         )
         self._system_text = read_system_prompt(settings.server.system_prompt_file)
 
-    def start(self) -> None:
-        """Begin to observe; call on the event loop."""
+    async def bring_up(
+        self,
+        lifecycle: EngineLifecycle | FleetLifecycle,
+        started: asyncio.Future[ModelInfo],
+        path: Callable[[], str],
+    ) -> ModelInfo:
+        """Serve the model once its engine has started; the vocabulary is read while that warms up.
+
+        `path`: returns the file as in the options, or where it was downloaded to.
+        """
         self.services.monitor.start()
         if self.services.metrics is not None:
             self.services.metrics.watch_tokenizer(lambda: self._tokenizer.n_restarts)
+        reading = asyncio.create_task(self._read_vocabulary(lifecycle))
+        try:
+            info, vocab = await asyncio.gather(asyncio.shield(started), reading)
+        finally:
+            reading.cancel()
+        await self._open(info, vocab, path())
+        return info
 
     def on_request_end(self, asked: Asked, record: RequestRecord) -> None:
         self.services.monitor.on_request_end(asked, record)
         if self.services.metrics is not None:
             self.services.metrics.on_request_end(asked, record)
 
-    def read_vocabulary(self, path: str) -> Vocab:
-        """Read the vocabulary; call from any thread, and only after the engine process has loaded the
-        file."""
-        vocab = self._tokenizer.open(VocabFile(path, self.services.settings.engine.overrides))
+    async def _read_vocabulary(self, lifecycle: EngineLifecycle | FleetLifecycle) -> Vocab:
+        """Read the vocabulary as soon as an engine process has opened the file."""
+        file = VocabFile(await lifecycle.opened(), self.services.settings.engine.overrides)
+        vocab = await asyncio.to_thread(self._tokenizer.open, file)
         vocab.tokenize_soon = self._quick.tokenize_all
         return vocab
 
-    async def open(self, info: ModelInfo, vocab: Vocab, path: str) -> None:
-        """Serve the model once the engine is ready. `path`: as in the options, or where the file was
-        downloaded to."""
+    async def _open(self, info: ModelInfo, vocab: Vocab, path: str) -> None:
         services, settings = self.services, self.services.settings
         server, defaults = settings.server, services.defaults
         chat = await asyncio.to_thread(

@@ -21,7 +21,6 @@ from corral.telemetry.loop_meter import LoopMeter
 
 if TYPE_CHECKING:
     from corral.server.only_model import OnlyModel
-    from corral.text.vocab import Vocab
 
 Locate = Callable[[ReportProgress], Settings]
 
@@ -83,16 +82,10 @@ class OnlyLife:
         return OnlyModel(self._settings, self._engine, self._telemetry, tokenizer, renderer)
 
     async def load(self, models: OnlyModel, address: str) -> None:
-        """Give the front the loaded model. The vocabulary is read while the engine warms up."""
+        """Give the front the loaded model."""
         assert self._started is not None
-        front = models.front
-        front.start()
-        reading = asyncio.create_task(self._read_vocabulary(models))
-        try:
-            info, vocab = await asyncio.gather(asyncio.shield(self._started), reading)
-        finally:
-            reading.cancel()
-        await front.open(info, vocab, self._settings.engine.model)
+        lifecycle = self._engine.lifecycle
+        info = await models.front.bring_up(lifecycle, self._started, lambda: self._settings.engine.model)
         self._reporter.ready(address, info)
 
     async def stop(self) -> None:
@@ -114,7 +107,3 @@ class OnlyLife:
     async def _start(self, located: asyncio.Task[None]) -> ModelInfo:
         await located
         return await self._engine.lifecycle.start()
-
-    async def _read_vocabulary(self, models: OnlyModel) -> Vocab:
-        path = await self._engine.lifecycle.opened()
-        return await asyncio.to_thread(models.front.read_vocabulary, path)

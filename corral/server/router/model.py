@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import psutil
@@ -290,17 +290,11 @@ class ServedModel:
         engine.lifecycle.owned_by(self)
         starting = asyncio.create_task(engine.lifecycle.start())
         starting.add_done_callback(lambda task: task.cancelled() or task.exception())
-        reading: asyncio.Task[Any] | None = None
         try:
             front = await self._open_front(settings, engine, telemetry)
-            front.start()
-            reading = asyncio.create_task(self._read_vocabulary(front, engine))
-            info, vocab = await asyncio.gather(starting, reading)
+            await front.bring_up(engine.lifecycle, starting, lambda: settings.engine.model)
         finally:
-            for task in (starting, reading):
-                if task is not None and not task.done():
-                    task.cancel()
-        await front.open(info, vocab, settings.engine.model)
+            starting.cancel()
         self._is_open = True
         return engine
 
@@ -386,11 +380,6 @@ class ServedModel:
 
     def _on_restart(self, reason: str) -> None:
         _log.warning("model %(model)s: engine lost (%(reason)s)", {"model": self.name, "reason": reason})
-
-    @staticmethod
-    async def _read_vocabulary(front: Front, engine: EngineClient | Fleet) -> Any:
-        path = await engine.lifecycle.opened()
-        return await asyncio.to_thread(front.read_vocabulary, path)
 
 
 def _wake_later() -> None:
