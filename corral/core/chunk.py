@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -46,8 +47,7 @@ class MediaRows:
         return MediaRows(self.rows[start:end], places, is_placed, self.is_causal)
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """Tokens at positions `pos`, `pos + 1`, ... of sequence `seq`.
 
     `logits`: after how many of the last tokens logits are needed. `encoded`: embedding rows to evaluate

@@ -50,7 +50,8 @@ class Twister:
     def double(self, position: int) -> float:
         """Return draw `position` of a `std::uniform_real_distribution<double>`: two words."""
         block, offset = divmod(position, _N_WORDS // 2)
-        self._seek(block)
+        if block != self._block:
+            self._seek(block)
         if not self._doubles:
             words = self._words.astype(np.float64)
             self._doubles = np.minimum((words[::2] + words[1::2] * 2.0**32) * 2.0**-64, _BELOW_ONE).tolist()
@@ -62,16 +63,16 @@ class Twister:
 
     def _word(self, at: int) -> int:
         block, offset = divmod(at, _N_WORDS)
-        self._seek(block)
+        if block != self._block:
+            self._seek(block)
         return int(self._words[offset])
 
     def _seek(self, block: int) -> None:
         """Make the words of a block: all before it are made again, since reading and setting the state of
         numpy's generator takes as long as hundreds of blocks."""
-        if block != self._block:
-            with _generator_lock:
-                _generator.seed(self._seed)
-                words = _generator.randint(0, 2**32, (block + 1) * _N_WORDS, dtype=np.uint32)
-            self._words = words[-_N_WORDS:].copy()
-            self._doubles = []
-            self._block = block
+        with _generator_lock:
+            _generator.seed(self._seed)
+            words = _generator.randint(0, 2**32, (block + 1) * _N_WORDS, dtype=np.uint32)
+        self._words = words[-_N_WORDS:].copy()
+        self._doubles = []
+        self._block = block

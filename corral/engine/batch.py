@@ -80,7 +80,7 @@ def plan_batches(
         mixed = [chunk for chunk in chunks if lora_key_of[chunk.slot] == lora_key and chunk.slot not in alone]
         parts += _fit(mixed, shape.n_batch - len(parts))
         if parts:
-            batches.append(tuple(sorted(parts, key=lambda part: part.slot)))
+            batches.append(tuple(sorted(parts)))
     return batches + [(chunk,) for chunk in chunks if chunk.slot in alone]
 
 
@@ -96,7 +96,7 @@ def _n_groups(n: int, lora_key: bytes, shape: BatchShape) -> int:
 
 def _split(parts: list[PromptPart], lora_key: bytes, shape: BatchShape) -> list[list[PromptPart]]:
     """Split streams into groups of about the same size, in the order of their slots; at least one group."""
-    parts = sorted(parts, key=lambda part: part.slot)
+    parts = sorted(parts)
     n = max(1, _n_groups(len(parts), lora_key, shape))
     ends = [len(parts) * i // n for i in range(n + 1)]
     return [parts[start:end] for start, end in pairwise(ends)]
@@ -116,6 +116,8 @@ def _fit(chunks: Sequence[PromptPart], room: int) -> list[PromptPart]:
 def _plan_chunks(prompts: Sequence[PendingPrompt], budget: int, n_ubatch: int) -> list[PromptPart]:
     """Give streams, the oldest prompt and the shortest one the minimum, and the rest to the shortest first.
     Others wait: of many small chunks, each token takes longer."""
+    if not prompts:
+        return []
     new = [prompt for prompt in prompts if not prompt.is_answer]
     floors = [prompt for prompt in prompts if prompt.is_answer]
     if new:

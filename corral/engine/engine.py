@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
+from typing import get_args
 
 from corral.core.errors import CorralError
-from corral.core.result import BatchExact, Decodes, Event, Failed, Heartbeat, LastResult, Tokens
+from corral.core.result import BatchExact, Decodes, Event, Failed, Heartbeat, LastResult
 from corral.core.task import Cancel, Command, Stop
 from corral.engine.coroutine import NO_RESERVATIONS, Coroutines, Wakeup
 from corral.engine.slot import Slot
 from corral.engine.worker import PlannedBatch, Worker
 
+_ENDS = frozenset(get_args(LastResult))
 _SLICE_MS = 85.0  # time between two steps for work of other threads, while no stream waits
 
 
@@ -101,7 +103,7 @@ class Engine:
     def _run(self, batch: PlannedBatch) -> None:
         self._send(batch.begun)
         events = batch.run()
-        if any(not isinstance(event, Tokens) and isinstance(event, LastResult) for event in events):
+        if not _ENDS.isdisjoint(map(type, events)):
             events = [self._decodes(), *events]
         self._send(events)
 

@@ -80,11 +80,9 @@ class GenerationEngine(Engine):
 
     def _share(self) -> float:
         """Divide the time that streams can wait evenly among prompts, embeddings and media."""
-        if not self._scheduler.has_running(RequestPhase.GENERATING):
+        streams = self._scheduler.requests(RequestPhase.GENERATING)
+        prompts = self._scheduler.requests(RequestPhase.PREFILL)
+        if not streams:
             return math.inf
-        streams, prompts = self._requests(RequestPhase.GENERATING), self._requests(RequestPhase.PREFILL)
         n_sharing = bool(prompts) + self._embedder.has_work + self._media.has_work
         return self._cost.headroom_ms(self._patience.ms(streams, prompts)) / max(1, n_sharing)
-
-    def _requests(self, phase: RequestPhase) -> list[Request]:
-        return [request for _, request in self._scheduler.running(phase)]

@@ -38,6 +38,8 @@ class Grouping:
 
     def position(self, n_tokens: int) -> int:
         """Return the position of the next token."""
+        if self.n == 1:
+            return n_tokens
         n_grouped = self.n_grouped(n_tokens)
         return n_tokens - n_grouped + n_grouped // self.n
 

@@ -171,9 +171,8 @@ class KvStore:
     def extend(self, slot: Slot, tokens: TokenArray) -> None:
         """Record tokens that the backend has evaluated."""
         slot.tokens.extend(tokens)
-        n = len(slot.tokens)
-        if self._grouping.is_active and not n % self._grouping.width:
-            run = n // self._grouping.width - 1
+        if self._grouping.is_active and not len(slot.tokens) % self._grouping.width:
+            run = len(slot.tokens) // self._grouping.width - 1
             self._backend.compress(slot.id, run, self._grouping.width, self._grouping.n)
 
     def trim(self, slot: Slot, n: int) -> int:

@@ -276,7 +276,7 @@ class Request:
     @property
     def is_budget_spent(self) -> bool:
         """compat: /completion: the rest of a character that has begun may exceed `n_predict`."""
-        n_predict, n = self.task.params.n_predict, self.n_generated
+        n_predict, n = self.task.params.n_predict, len(self.generated)
         return 0 <= n_predict <= n and (n >= n_predict + _MAX_REST or not self.text.is_mid_character)
 
     def start(self, now: float, n_cached: int) -> None:
@@ -425,7 +425,7 @@ class Request:
             cache_n=min(self.n_cached, self.n_prompt),
             prompt_n=max(self.n_prompt - self.n_cached, 0),
             prompt_ms=self.prompt_ms(now),
-            predicted_n=self.n_generated,
+            predicted_n=len(self.generated),
             predicted_ms=self.predicted_ms(),
             forced_n=len(self._forced),
             redrawn_n=self.retry.n_redrawn if self.retry is not None else 0,

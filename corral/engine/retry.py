@@ -191,5 +191,7 @@ class Retry:
 
 def split_held(unsent: list[T], n_held: int) -> tuple[list[T], list[T]]:
     """Return what can be sent, and what is held back at the end."""
+    if not n_held:
+        return unsent, []
     n = max(len(unsent) - n_held, 0)
     return unsent[:n], unsent[n:]

@@ -384,6 +384,8 @@ class Runner(Worker):
 
     def _chunk(self, slot: Slot, request: Request, n: int) -> Chunk:
         """Return the first `n` pending tokens of a request as a chunk."""
+        if n == 1 == len(request.pending) and request.phase is RequestPhase.GENERATING:
+            return Chunk(slot.id, self._kv.position(slot), request.pending, logits=1)
         segment = request.segment
         pos = self._kv.position(slot, segment.origin if segment is not None else None)
         rows = segment.rows(n) if segment is not None else None

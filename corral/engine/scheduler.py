@@ -62,18 +62,21 @@ class Scheduler:
 
     def running(self, phase: RequestPhase) -> list[tuple[Slot, Request]]:
         """Return the slots in a phase, in order of their requests' arrival."""
-        pairs = [
+        return sorted(self._in(phase), key=_arrival)
+
+    def requests(self, phase: RequestPhase) -> list[Request]:
+        """Return the running requests in a phase, in any order."""
+        return [request for _, request in self._in(phase)]
+
+    def _in(self, phase: RequestPhase) -> list[tuple[Slot, Request]]:
+        return [
             (slot, request)
             for slot in self._busy.values()
-            if (request := slot.request) is not None and _is_running(request, phase)
+            if (request := slot.request) is not None
+            and request.phase is phase
+            and request.swapped is None
+            and not request.is_paused
         ]
-        pairs.sort(key=_arrival)
-        return pairs
-
-    def has_running(self, phase: RequestPhase) -> bool:
-        return any(
-            slot.request is not None and _is_running(slot.request, phase) for slot in self._busy.values()
-        )
 
     @property
     def evictable(self) -> list[Slot]:
@@ -397,7 +400,3 @@ class Scheduler:
 
 def _arrival(pair: tuple[Slot, Request]) -> int:
     return pair[1].arrival
-
-
-def _is_running(request: Request, phase: RequestPhase) -> bool:
-    return request.phase is phase and request.swapped is None and not request.is_paused

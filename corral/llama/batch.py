@@ -37,7 +37,7 @@ class Batch:
 
     def fill(self, chunks: Sequence[Chunk]) -> list[int]:
         """Lay out the chunks one after another; return the index of each chunk's last token."""
-        if all(len(chunk.tokens) == 1 for chunk in chunks):
+        if {len(chunk.tokens) for chunk in chunks} == {1}:
             return self._fill_single(chunks)
         rows: list[int] = []
         start = 0

@@ -157,7 +157,7 @@ class Context:
         rows = self._batch.fill(filled)
         row_of = {chunk.seq: row for chunk, row in zip(filled, rows, strict=True)} if fillers else {}
         self._rows = [row_of[chunk.seq] for chunk in chunks] if fillers else rows
-        self._has_row_each = all(chunk.logits == 1 for chunk in chunks)
+        self._has_row_each = {chunk.logits for chunk in chunks} == {1}
         status = self._batch.decode(self.handle)
         lib.llama_synchronize(self.handle)  # a GPU may still be at work
         for filler in fillers:

@@ -38,6 +38,7 @@ class NativeDraw:
 
     def __init__(self, n: int, n_vocab: int, n_threads: int) -> None:
         self._rows = np.zeros(n, _ROW)
+        self._address = self._rows.ctypes.data
         self._n_vocab = n_vocab
         self._n_threads = n_threads
         self._draw: Any = getattr(lib._lib, _FUNCTION)
@@ -74,10 +75,11 @@ class NativeDraw:
         table["chain"] = [chains[i] for i in joined]
         table["point"] = [samplers[i].point(indexes[i]) if chains[i] else 0.0 for i in joined]
         table["n_best"] = [samplers[i].n_best for i in joined]
-        unbiased = [samplers[i].add_bias(rows[i]) for i in joined]
-        self._draw(table.ctypes.data, len(joined), self._n_vocab, self._n_threads)
-        for i, before, token in zip(joined, unbiased, table["token"].tolist(), strict=True):
-            samplers[i].remove_bias(rows[i], before)
+        biased = [(i, samplers[i].add_bias(rows[i])) for i in joined if samplers[i].has_bias]
+        self._draw(self._address, len(joined), self._n_vocab, self._n_threads)
+        for i, unbiased in biased:
+            samplers[i].remove_bias(rows[i], unbiased)
+        for i, token in zip(joined, table["token"].tolist(), strict=True):
             if token >= 0:
                 samplers[i].accept(token)
                 drawn[i] = token

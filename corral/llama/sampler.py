@@ -79,7 +79,7 @@ class Sampler:
         is_free = self._grammar is None and not self._params.n_probs
         return self._is_stateless and is_free and not self._is_greedy
 
-    @property
+    @cached_property
     def chain(self) -> int | None:
         """The address of libllama's samplers, where these alone narrow the candidates; 0: the best token is
         taken; None: there is more to it."""
@@ -248,6 +248,10 @@ class Sampler:
         best = self._load_allowed(logits, self._allowed())
         self.remove_bias(logits, unbiased)
         return best
+
+    @property
+    def has_bias(self) -> bool:
+        return self._bias is not None
 
     def add_bias(self, logits: FloatArray) -> FloatArray | None:
         """Add the request's bias to the logits in place; return what `remove_bias` has to put back."""

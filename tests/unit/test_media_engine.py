@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import gc
 import os
@@ -113,7 +112,7 @@ class FlatBackend(FakeBackend):
             if encoded is not None:
                 at = len(before) - start
                 assert encoded.places[1].tolist() == list(range(at, at + len(chunk.tokens)))
-            moved.append(dataclasses.replace(chunk, pos=len(before)))
+            moved.append(msgspec.structs.replace(chunk, pos=len(before)))
         return super().decode(moved)
 
     def _count(self, seq: int, position: int) -> int:

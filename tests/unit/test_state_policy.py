@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import pickle
 import time
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -134,7 +134,7 @@ class GroupedBackend(FakeBackend):
     def decode(self, chunks):
         for chunk in chunks:
             assert chunk.pos == _next(self.positions[chunk.seq]), "positions must be consecutive"
-        counted = [replace(chunk, pos=len(self.sequences[chunk.seq])) for chunk in chunks]
+        counted = [msgspec.structs.replace(chunk, pos=len(self.sequences[chunk.seq])) for chunk in chunks]
         status = super().decode(counted)
         if status is DecodeStatus.OK:
             for i, chunk in enumerate(chunks):
