@@ -59,8 +59,8 @@ class ModelFacts:
     """Mutable: until the model is loaded, what depends on it raises."""
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
-        self.path = settings.engine.model
         self._alias = next(iter(settings.server.aliases), "")
+        self._take_path(settings.engine.model)
         self._only_embeds = settings.engine.only_embeds
         self._is_verbose = settings.engine.verbose
         self._shares_slots = settings.server.slots
@@ -70,14 +70,9 @@ class ModelFacts:
 
     def open(self, path: str, vocab: Vocab, chat: ChatSettings, rerank_template: str = "") -> None:
         """Set the loaded model; requests can be served from now on."""
-        self.path = path
+        self._take_path(path)
         self._loaded = vocab, chat
         self.rerank_template = rerank_template
-
-    @property
-    def name(self) -> str:
-        """Return the name in responses: `--alias`, or the file name without its directory."""
-        return self._alias or os.path.basename(self.path)
 
     @property
     def title(self) -> str:
@@ -113,6 +108,11 @@ class ModelFacts:
         if self._only_embeds:
             raise NotSupported("This server does not support completions. Start it without `--embeddings`")
         raise NotSupported("This server does not support completions: its model only computes embeddings")
+
+    def _take_path(self, path: str) -> None:
+        self.path = path
+        # In responses: `--alias`, or the file name without its directory.
+        self.name = self._alias or os.path.basename(path)
 
     def _require_loaded(self) -> tuple[Vocab, ChatSettings]:
         if self._loaded is None:

@@ -93,6 +93,12 @@ class ApiRoute(Route):
         """Whether a request is for this route, with one method or another."""
         return bool(self.path_regex.match(scope["path"])) and (self.fits is None or self.fits(scope))
 
+    def path_parameters(self, path: str) -> dict[str, Any]:
+        """Return the parameters in a path of this route."""
+        found = self.path_regex.match(path) if self.param_convertors else None
+        values = found.groupdict() if found is not None else {}
+        return {name: self.param_convertors[name].convert(value) for name, value in values.items()}
+
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return super().matches(scope) if self.fits is None or self.fits(scope) else (Match.NONE, {})
 

@@ -109,7 +109,7 @@ class Cors:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
             return self._app(scope, receive, send)
-        if any(name == b"origin" for name, _ in scope["headers"]):
+        if b"origin" in dict(scope["headers"]):
             return self._answer_page(scope, receive, send)
         return self._app(scope, receive, _adding_vary(send))
 

@@ -38,6 +38,9 @@ _PAUSE_S = 0.01
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _log = logging.getLogger(_OURS)
 
+# No line names threads or processes, so records need not find out about them.
+logging.logThreads = logging.logMultiprocessing = logging.logProcesses = False
+
 
 def log_to_stderr(server: ServerSettings) -> None:
     """Log to stderr, with these settings instead of earlier ones."""

@@ -25,7 +25,7 @@ _REFUSED = ErrorAnswer(
         "start it with --api-key and send the key, or with --allow-unauthenticated to serve all clients"
     )
 )
-_FORWARDED = b"x-forwarded-"
+_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
 _log = logging.getLogger("corral")
 
 
@@ -86,5 +86,5 @@ class Forwarded:
         self._proxied: ASGIApp = ProxyHeadersMiddleware(app, trusted)  # type: ignore[arg-type, assignment]
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        says = any(name.startswith(_FORWARDED) for name, _ in scope.get("headers", ()))
+        says = not _FORWARDED.isdisjoint(dict(scope.get("headers", ())))
         return (self._proxied if says else self._app)(scope, receive, send)

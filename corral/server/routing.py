@@ -22,5 +22,5 @@ class Routing:
         route = self._table.find(scope) if scope["type"] == "http" else None
         if route is None:
             return self._router(scope, receive, send)
-        scope.update(route.matches(scope)[1])
+        scope["path_params"] = route.path_parameters(scope["path"])
         return self._models.answer(route, scope, receive, send)

@@ -112,7 +112,7 @@ class JsonGuard:
 
     def feed(self, part: bytes) -> None:
         """Add bytes. Raises InvalidRequest as soon as a limit is exceeded."""
-        self._n_openings += sum(part.count(sign) for sign in _OPENING)
+        self._n_openings += part.count(b"[") + part.count(b"{")
         self._pending += part
         if len(self._pending) >= SLICE_BYTES:
             self._check()

@@ -6,7 +6,6 @@ Read-only: safe from any thread.
 
 from __future__ import annotations
 
-import copy
 import functools
 import operator
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -98,7 +97,8 @@ class Vocab:
                 raise UnknownTexts(unknown)
             return [list(known[segment]) for segment in segments]
 
-        other = copy.copy(self)
+        other = object.__new__(Vocab)
+        other.__dict__.update(self.__dict__)
         other._tokenize_all, other.token_of = look_up, other._token_of
         return other
 
@@ -110,8 +110,9 @@ class Vocab:
 
     def detokenize(self, tokens: list[int]) -> str:
         """A piece at a time: other threads run in between."""
+        pieces, bounds, known = self._table.pieces, self._bounds, range(self.n_tokens)
         parts = (tokens[at : at + _PIECE_TOKENS] for at in range(0, len(tokens), _PIECE_TOKENS))
-        texts = (b"".join(self.piece(token, special=True) for token in part) for part in parts)
+        texts = (b"".join([pieces[bounds[t] : bounds[t + 1]] for t in part if t in known]) for part in parts)
         return b"".join(texts).decode("utf-8", "replace")
 
     def pair(self, first: list[int], second: list[int]) -> list[int]:

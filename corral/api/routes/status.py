@@ -66,7 +66,7 @@ async def health(request: Request, services: ServerServices) -> Response:
     if not isinstance(services, Services):
         return JsonResponse({"status": "ok"})
     services.admission.check_answers(tells_why=not caller_in(request.scope).is_anonymous)
-    slots, query = services.telemetry.slots, request.query_params
+    slots, query = services.telemetry.slots, request.query_params if request.scope["query_string"] else ()
     n_idle = slots.n_idle
     is_full = not n_idle and ("include_slots" in query or "fail_on_no_slot" in query)
     # compat: /health: the older status for clients that ask about slots; today's is ok for all others.

@@ -14,12 +14,11 @@ from corral.api.schema.guided import GuidedFields
 from corral.api.schema.llama_server import LlamaServerFields
 from corral.api.schema.nested import ADAPTER_SCALE, MAX_BIASES, PROMPT, SYSTEM_PROMPT, Biases
 from corral.api.schema.parse import RequestModel
-from corral.core.params import GenerationParams, JsonWhitespace, SamplingParams
+from corral.core.params import GenerationParams, JsonWhitespace
 from corral.media.collect import MAX_MEDIA
 
 Letters = Annotated[str, Field(max_length=64)]
 
-_sampling = SamplingParams()
 _generation = GenerationParams()
 
 
@@ -48,18 +47,14 @@ class SamplingFields(RequestModel):
     dry_base: Annotated[float, Real, bounds("dry_base")] = param("dry_base")
     dry_allowed_length: Annotated[int, Whole, bounds("dry_allowed_length")] = param("dry_allowed_length")
     dry_penalty_last_n: Annotated[int, Whole, bounds("dry_penalty_last_n")] = param("dry_penalty_last_n")
-    dry_sequence_breakers: Annotated[list[Text], Field(max_length=256)] = param(
-        "dry_sequence_breakers", list(_sampling.dry_sequence_breakers)
-    )
+    dry_sequence_breakers: Annotated[list[Text], Field(max_length=256)] = param("dry_sequence_breakers")
     mirostat: Annotated[int, Whole, bounds("mirostat")] = param("mirostat")
     mirostat_tau: Annotated[float, Real, bounds("mirostat_tau")] = param("mirostat_tau")
     mirostat_eta: Annotated[float, Real, bounds("mirostat_eta")] = param("mirostat_eta")
     adaptive_target: Annotated[float, Real, bounds("adaptive_target")] = param("adaptive_target")
     adaptive_decay: Annotated[float, Real, bounds("adaptive_decay")] = param("adaptive_decay")
-    samplers: Letters | Annotated[list[Text], Field(max_length=64)] = param(
-        "samplers", list(_sampling.samplers)
-    )
-    logit_bias: Biases | Annotated[dict[str, Any], Field(max_length=MAX_BIASES)] = param("logit_bias", [])
+    samplers: Letters | Annotated[list[Text], Field(max_length=64)] = param("samplers")
+    logit_bias: Biases | Annotated[dict[str, Any], Field(max_length=MAX_BIASES)] = param("logit_bias")
     ignore_eos: Flag = param("ignore_eos", _generation.ignore_eos)
     min_keep: Annotated[int, Whole, bounds("min_keep")] = param("min_keep")
     n_probs: Annotated[int, Whole, bounds("n_probs")] = param(
