@@ -12,12 +12,12 @@ from bench.client import Answer, complete, get, post
 from bench.section import Section, repeat
 from bench.setup import Setup
 from bench.speed import OFF
-from corral.api.model import ChatSettings
-from corral.api.prepare_chat import render_chat
-from corral.api.schema.chat import ChatRequest
-from corral.api.schema.parse import parse_request
 from corral.chat.chat_format import ChatFormat
 from corral.chat.jinja_template import ChatTemplate
+from corral.generate.model import ChatSettings
+from corral.generate.prepare_chat import render_chat
+from corral.schema.chat import ChatRequest
+from corral.schema.parse import parse_request
 
 N_MESSAGES = 200
 N_TOOLS = 20

@@ -25,7 +25,7 @@ from bench.section import Section
 from bench.setup import AS_GIVEN
 from bench.speed import OFF, OPTIONS
 from corral.cli.default_model import find_default_model
-from corral.cluster.host import EngineHost
+from corral.fleet.ray.host import EngineHost
 from tests.tools.tiny_models import llama_bpe
 
 TARGET = 1.05

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from corral.cli.bar import progress_bar
 from corral.cli.table import print_json, print_lines, print_table
-from corral.cli.transfer import sized
 from corral.core.errors import CorralError
 from corral.gguf.file_type import FILE_TYPES
 from corral.gguf.model_file import read_model
+from corral.models.files.bar import progress_bar
+from corral.models.files.transfer import sized
 from corral.tuning.comparison import (
     MAX_ERRORS,
     MAX_MEAN_KL,

@@ -82,7 +82,7 @@ def pytest_runtest_makereport():
 @pytest.fixture(autouse=True)
 def same_seeds(monkeypatch):
     """Requests without a seed get the same ones in every run of a test: one that fails, fails again."""
-    monkeypatch.setattr("corral.api.params.secrets.randbelow", random.Random(0).randrange)
+    monkeypatch.setattr("corral.generate.params.secrets.randbelow", random.Random(0).randrange)
 
 
 @pytest.fixture

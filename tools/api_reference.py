@@ -14,9 +14,9 @@ from typing import Any
 
 from corral.api.openapi import model_of, schema_of
 from corral.api.router import ApiRoute
-from corral.api.schema.parse import RequestModel
-from corral.api.schema.state import SessionRequest, ShiftRequest, SlotFileRequest
 from corral.core.key_role import Permission
+from corral.schema.parse import RequestModel
+from corral.schema.state import SessionRequest, ShiftRequest, SlotFileRequest
 from corral.server.app import declared_routes
 
 SOURCE = Path(__file__).with_name("endpoints.md")

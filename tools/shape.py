@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FRONT = ("api", "server", "telemetry")
+FRONT = ("server", "features", "models", "api", "generate", "schema", "mcp", "telemetry")
 OPTIONAL = (
     "batch",
     "mcp",
@@ -46,6 +46,7 @@ ASGI_KEYS = {
     ),
 }
 PATH = re.compile(r"/[A-Za-z0-9_{}./-]*")
+ROUTE_PARTS = ("corral.api.read_model", "corral.api.native.slot_call")  # what some routes share
 COMPOSITION = ("HttpServer", "create_app", "open_services", "RecordMiddleware")
 
 
@@ -131,18 +132,12 @@ def _strings_outside_declarations(name: str) -> Iterator[ast.Constant]:
             yield node
 
 
-def n_operation_rows() -> int:
-    """Count the rows of a table of operations beside the routes."""
-    path = ROOT / "corral" / "api" / "operation.py"
-    return len(re.findall(r"^  (?:get|post|put|delete) /", path.read_text(), re.M)) if path.exists() else 0
-
-
 def n_functions_with_request() -> int:
     """Count functions outside of route modules with a parameter of starlette's `Request`."""
     return sum(
         1
         for name in front("media", "storage")
-        if not re.search(r"\.routes(\.|$)|_routes$", name)
+        if not _has_routes(name)
         for node in nodes(name)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and any(
@@ -151,6 +146,13 @@ def n_functions_with_request() -> int:
         )
         and _imports_request(name)
     )
+
+
+def _has_routes(name: str) -> bool:
+    if name in ROUTE_PARTS or name.endswith("routes"):
+        return True
+    targets = (node.targets for node in modules()[name].body if isinstance(node, ast.Assign))
+    return any(isinstance(each, ast.Name) and each.id == "router" for some in targets for each in some)
 
 
 def _imports_request(name: str) -> bool:
@@ -245,8 +247,14 @@ def _imported_at_once(body: list[ast.stmt]) -> Iterator[ast.Import | ast.ImportF
             )
 
 
-def largest_cycle(package: str = "corral.api") -> int:
-    """Return the number of children of the package in its largest circle of imports (0 if there is none)."""
+def largest_cycle() -> int:
+    """Return the number of modules and packages in the largest circle of imports among the children of one
+    package (0 if there is none)."""
+    packages = {name.rsplit(".", 1)[0] for name in modules() if "." in name}
+    return max(_largest_cycle(package) for package in packages)
+
+
+def _largest_cycle(package: str) -> int:
     graph: dict[str, set[str]] = {}
     for name, imported in imports().items():
         child = _child(package, name)
@@ -255,8 +263,7 @@ def largest_cycle(package: str = "corral.api") -> int:
                 other for each in imported if (other := _child(package, each)) and other != child
             )
     reach = {node: _reachable(graph, node) for node in graph}
-    sizes = [sum(1 for b in graph if a in reach[b] and b in reach[a]) for a in graph]
-    return max(sizes, default=0)
+    return max((sum(1 for b in graph if a in reach[b] and b in reach[a]) for a in graph), default=0)
 
 
 def _child(package: str, name: str) -> str:
@@ -281,7 +288,7 @@ def n_exemptions() -> int:
 
 
 def chat_imports() -> set[str]:
-    return _reachable(imports(), "corral.api.routes.chat")
+    return _reachable(imports(), "corral.api.openai.chat")
 
 
 def n_chat_features() -> int:
@@ -324,15 +331,14 @@ def _is_changed_request(node: ast.AST) -> bool:
 
 ROWS = (
     Row("path literals outside route declarations", n_path_literals, 10, is_reached=True),
-    Row("rows of a table of operations beside the routes", n_operation_rows, 0, is_reached=True),
     Row("functions outside route modules that take a Request", n_functions_with_request, 0, is_reached=True),
     Row("calls of state_of()", lambda: calls()["state_of"], 0, is_reached=True),
     Row("scope keys of our own", n_scope_keys, 1, is_reached=True),
     Row("ContextVars", n_context_vars, 1, is_reached=True),
-    Row("largest import cycle among the children of corral.api", largest_cycle, 0),
-    Row("packages exempt from the rule against cycles", n_exemptions, 0),
-    Row("modules that routes/chat.py imports", lambda: len(chat_imports()), 150),
-    Row("optional features' modules among these", n_chat_features, 0),
+    Row("largest circle of imports among the children of a package", largest_cycle, 0, is_reached=True),
+    Row("packages exempt from the rule against cycles", n_exemptions, 0, is_reached=True),
+    Row("modules that api/openai/chat.py imports", lambda: len(chat_imports()), 150, is_reached=True),
+    Row("optional features' modules among these", n_chat_features, 0, is_reached=True),
     *(
         Row(f"calls of {name}()", partial(calls().__getitem__, name), 1, is_reached=True)
         for name in COMPOSITION

@@ -6,8 +6,8 @@ import collections
 import heapq
 
 from bench.fleet.workload import Scale, Turn
-from corral.link.placement import SERVICE_MS, EngineCost, EngineLoad
-from corral.link.prefix_index import BLOCK, HeldBlocks, PrefixIndex
+from corral.fleet.placement import SERVICE_MS, EngineCost, EngineLoad
+from corral.fleet.prefix_index import BLOCK, HeldBlocks, PrefixIndex
 
 TOKEN_MS = 0.5  # to evaluate a prompt token
 STEP_MS, STREAM_MS = 20.0, 2.0  # a decode step, and each stream in it

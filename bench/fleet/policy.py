@@ -12,9 +12,9 @@ import xxhash
 
 from bench.fleet.engine import SimulatedEngine
 from bench.fleet.workload import Turn
-from corral.link.load_table import LoadTable
-from corral.link.placement import TaskDemand
-from corral.link.prefix_index import BLOCK, PrefixIndex
+from corral.fleet.load_table import LoadTable
+from corral.fleet.placement import TaskDemand
+from corral.fleet.prefix_index import BLOCK, PrefixIndex
 
 
 class Policy(Protocol):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from bench.fleet.engine import SimulatedEngine
 from bench.fleet.policy import Policy
 from bench.fleet.workload import Scale, Turn, Workload
-from corral.link.placement import EngineCost
-from corral.link.prefix_index import HeldBlocks
+from corral.fleet.placement import EngineCost
+from corral.fleet.prefix_index import HeldBlocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from corral.link.prefix_index import BLOCK
+from corral.fleet.prefix_index import BLOCK
 
 
 @dataclass(frozen=True, slots=True)

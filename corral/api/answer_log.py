@@ -16,7 +16,7 @@ from typing import Any
 
 from starlette.types import Message
 
-from corral.api.disconnect import ClientGone
+from corral.generate.disconnect import ClientGone
 from corral.storage.budget import who_makes_room
 
 MAX_BYTES = 4 << 20  # of one stream; older events are dropped

@@ -15,9 +15,9 @@ from starlette.responses import Response
 
 from corral.api.json_encode import encode_json
 from corral.api.json_pieces import NotJson, parse_pieces
-from corral.api.schema.parse import RequestT, build, check_fields, is_built, parse_request
-from corral.api.services import ServerServices
 from corral.core.errors import InvalidRequest, TooLarge
+from corral.generate.services import ServerServices
+from corral.schema.parse import RequestT, build, check_fields, is_built, parse_request
 from corral.telemetry.record import RequestRecord
 from corral.text.json_depth import MAX_FIELDS, SLICE_BYTES, JsonGuard
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from corral.api.call import AnyCall
-from corral.api.prepare_chat import count_chat_tokens, mark_chat
-from corral.api.schema.chat import ChatRequest
+from corral.generate.call import AnyCall
+from corral.generate.prepare_chat import count_chat_tokens, mark_chat
+from corral.schema.chat import ChatRequest
 
 
 async def count_tokens(call: AnyCall, chat: ChatRequest) -> int:

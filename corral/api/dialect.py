@@ -8,11 +8,11 @@ from typing import Generic, Protocol, TypeVar
 
 from starlette.responses import Response
 
-from corral.api.call import AnyCall, Call
-from corral.api.dialects.place import renaming
-from corral.api.prepare import PreparedCompletion
 from corral.api.renderer import Renderer
 from corral.api.respond import respond
+from corral.generate.call import AnyCall, Call
+from corral.generate.error_field import renaming
+from corral.generate.prepare import PreparedCompletion
 
 
 class Parsed(Protocol):

@@ -10,18 +10,18 @@ import numpy as np
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse
-from corral.api.call import AnyCall
-from corral.api.disconnect import run_for_client
-from corral.api.engine import Runner
 from corral.api.piece_response import LONG_BYTES, respond_json
-from corral.api.pools import SHORT_BYTES
-from corral.api.prepare_embedding import Fit, Inputs
-from corral.api.vocab import Vocab
 from corral.core.chunk import FloatArray
 from corral.core.errors import CorralError, InvalidRequest, NotSupported
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo, Vectors
 from corral.core.task import Embed
+from corral.generate.call import AnyCall
+from corral.generate.disconnect import run_for_client
+from corral.generate.engine import Runner
+from corral.generate.pools import SHORT_BYTES
+from corral.generate.prepare_embedding import Fit, Inputs
+from corral.generate.vocab import Vocab
 from corral.media.intake import Attached, RequestMedia
 from corral.telemetry.record import RequestRecord
 

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from corral.api.caller import caller_in
 from corral.api.error_shape import LLAMA_ERRORS, ErrorShape, render_error
 from corral.core.errors import CorralError
+from corral.generate.caller import caller_in
 
 _MEDIA_TYPE = b"application/json; charset=utf-8"
 

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from corral.api.body import Headers, read_body
-from corral.api.call import Call
-from corral.api.caller import Caller
 from corral.api.policy import Follow, Policy, Role
-from corral.api.schema.parse import RequestT
-from corral.api.services import Services
 from corral.core.client import Client
 from corral.core.key_role import Permission
+from corral.generate.call import Call
+from corral.generate.caller import Caller
+from corral.generate.services import Services
+from corral.schema.parse import RequestT
 
 
 class Incoming(msgspec.Struct, frozen=True):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from starlette.types import Message, Send
 
-from corral.api.caller import Caller
 from corral.api.incoming import Incoming
+from corral.generate.caller import Caller
 
 
 @dataclass(frozen=True, slots=True)

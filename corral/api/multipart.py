@@ -6,8 +6,8 @@ from collections.abc import AsyncIterable
 from email.message import Message
 from typing import Any, NamedTuple
 
-from corral.api.services import ServerServices
 from corral.core.errors import InvalidRequest, TooLarge
+from corral.generate.services import ServerServices
 from corral.telemetry.record import RequestRecord
 
 MAX_PARTS = 64

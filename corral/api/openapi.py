@@ -17,9 +17,9 @@ from corral import __version__
 from corral.api.error_shape import LLAMA_ERRORS, ErrorShape
 from corral.api.group import GROUPS
 from corral.api.route_table import RouteTable
-from corral.api.schema.parse import aliases_of
 from corral.core.errors import error_classes
 from corral.core.key_role import Permission
+from corral.schema.parse import aliases_of
 
 Schema = dict[str, Any]
 Responses = dict[int | str, dict[str, Any]]

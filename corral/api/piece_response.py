@@ -13,9 +13,9 @@ from starlette.types import Receive, Scope, Send
 
 from corral.api.body import JsonResponse
 from corral.api.json_encode import PIECE_BYTES, encode_pieces
-from corral.api.pools import Pools
 from corral.api.streamed_response import StreamedResponse
 from corral.core.client import Client
+from corral.generate.pools import Pools
 from corral.telemetry.record import RequestRecord
 
 LONG_BYTES = 2 * PIECE_BYTES  # of an answer that is not rendered on the event loop

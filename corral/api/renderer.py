@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from corral.api.choice import Choice
 from corral.api.sse import StreamFormat
 from corral.core.result import TaskResult
+from corral.generate.choice import Choice
 
 
 class EventRenderer(Protocol):

@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 from starlette.types import Receive
 
-from corral.api.admission import describe_position, describe_waiting, queue_headers, watch_deadline
-from corral.api.background import cancel
-from corral.api.choice import Choice, follow, start_choices
-from corral.api.choice_size import choice_bytes, result_bytes
-from corral.api.disconnect import receive_nothing, run_for_client
 from corral.api.followed_stream import detach
 from corral.api.json_encode import PIECE_BYTES, cut_pieces, encode_rows
 from corral.api.piece_response import respond_json
 from corral.api.sse import COMMENT_S, Encoded, EventStream
 from corral.core.task import ControlVerb
+from corral.generate.admission import describe_position, describe_waiting, queue_headers, watch_deadline
+from corral.generate.background import cancel
+from corral.generate.choice import Choice, follow, start_choices
+from corral.generate.choice_size import choice_bytes, result_bytes
+from corral.generate.disconnect import receive_nothing, run_for_client
 
 if TYPE_CHECKING:
-    from corral.api.call import AnyCall
-    from corral.api.durable import DurableWork
-    from corral.api.pools import Pools
-    from corral.api.prepare import PreparedCompletion
     from corral.api.renderer import EventRenderer, Renderer
-    from corral.api.services import Services
-    from corral.api.vocab import Vocab
     from corral.core.client import Client
     from corral.core.result import TaskResult
+    from corral.features.durable.work import DurableWork
+    from corral.generate.call import AnyCall
+    from corral.generate.pools import Pools
+    from corral.generate.prepare import PreparedCompletion
+    from corral.generate.services import Services
+    from corral.generate.vocab import Vocab
     from corral.telemetry.queue import QueueView
     from corral.telemetry.record import RequestRecord
 

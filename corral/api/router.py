@@ -19,15 +19,15 @@ from starlette.routing import Match, Route, compile_path
 from starlette.types import Receive, Scope, Send
 from typing_extensions import Required, Unpack
 
-from corral.api.caller import caller_in
 from corral.api.group import ALIASES, Group
 from corral.api.incoming import Incoming, read_call
-from corral.api.services import ServerServices, Services
+from corral.generate.caller import caller_in
+from corral.generate.services import ServerServices, Services
 
 if TYPE_CHECKING:
     from corral.api.policy import Policy
-    from corral.api.schema.parse import RequestModel
     from corral.core.settings import ServerSettings
+    from corral.schema.parse import RequestModel
 
 Endpoint = Callable[..., Awaitable[Response]]
 EndpointT = TypeVar("EndpointT", bound=Endpoint)

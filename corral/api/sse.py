@@ -10,11 +10,11 @@ from typing import Any
 
 from starlette.types import Send
 
-from corral.api.background import cancel
 from corral.api.error_shape import render_error
 from corral.api.json_encode import encode_json
 from corral.api.streamed_response import UNBUFFERED, StreamedResponse
 from corral.core.errors import CorralError
+from corral.generate.background import cancel
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from corral.api.disconnect import ClientGone, receive_nothing, run_for_client
+from corral.generate.disconnect import ClientGone, receive_nothing, run_for_client
 
 UNBUFFERED = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]  # by proxies
 

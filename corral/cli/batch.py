@@ -18,10 +18,10 @@ from typing import Any
 
 import httpx
 
-from corral.cli.bar import progress_bar
 from corral.cli.connect import connect_url, parse_client_args, start_server
 from corral.core.atomic_file import atomic_write
 from corral.core.errors import CorralError
+from corral.models.files.bar import progress_bar
 
 _ENDED = ("completed", "failed", "expired", "cancelled")
 _LOST = ("failed", "expired", "cancelled")  # a new one is created

@@ -66,7 +66,7 @@ def cached_entry(
 
 
 def _cached_entries(configuration: Configuration, common: Sequence[Section]) -> Iterator[CatalogModel]:
-    from corral.cli.cached_model import find_models  # slow import
+    from corral.models.files.cached_model import find_models
 
     for model in find_models():
         if not model.fault and model.architecture != _CLIP and not model.source.startswith(_MADE):

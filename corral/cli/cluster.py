@@ -10,10 +10,10 @@ from rich.console import Console
 
 from corral.cli.cluster_address import ALLOW, check_private
 from corral.cli.table import print_table
-from corral.cluster import node
-from corral.cluster.join import PORT
-from corral.cluster.status import read_status
 from corral.core.errors import CorralError
+from corral.fleet.ray import node
+from corral.fleet.ray.join import PORT
+from corral.fleet.ray.status import read_status
 
 
 def run_cluster(args: Sequence[str]) -> int:

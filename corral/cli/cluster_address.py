@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import socket
 
-from corral.cluster.join import split_address
 from corral.core.address import is_private
 from corral.core.errors import CorralError
 from corral.core.settings import Settings
+from corral.fleet.ray.join import split_address
 
 ALLOW = "--allow-insecure-cluster"
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corral.cli.bar import Bar
 from corral.core.pooling import Pooling
 from corral.core.result import BatchExact, Loading, ModelInfo, Stage
 from corral.core.settings import ServerSettings, Settings
+from corral.models.files.bar import Bar
 from corral.server.listen import UNIX
 from corral.server.log import level_of
 

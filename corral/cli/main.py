@@ -23,8 +23,8 @@ from corral.core.settings import Settings
 from corral.server.log import log_in_background, log_to_file, log_to_stderr, report_fatal
 
 if TYPE_CHECKING:
-    from corral.server.blocking_job import ReportProgress
-    from corral.server.only_life import Locate
+    from corral.models.blocking_job import ReportProgress
+    from corral.models.only_life import Locate
     from corral.server.run import OpenLife
 
 _log = logging.getLogger("corral")
@@ -80,7 +80,7 @@ def run_command(name: str, args: Sequence[str]) -> int:
 
 
 def run(settings: Settings, console: Console, locate: Locate | None = None) -> None:
-    from corral.server.only_life import OnlyLife  # slow imports, needed only here
+    from corral.models.only_life import OnlyLife
 
     open_life = partial(OnlyLife, settings, console, locate=locate)
     _run(settings, console, console.listening, open_life)
@@ -103,7 +103,7 @@ def _run(
 def run_many(configuration: Configuration, args: Sequence[str]) -> None:
     from corral.cli.catalog import read_catalog
     from corral.cli.model_store import CacheStore
-    from corral.server.router.life import CatalogLife  # slow import, needed only here
+    from corral.models.life import CatalogLife
 
     settings = configuration.settings
     catalog = read_catalog(configuration)
@@ -124,7 +124,7 @@ def run_many(configuration: Configuration, args: Sequence[str]) -> None:
 def _locate(settings: Settings, report: ReportProgress) -> Settings:
     """Find or download the files of a model, while the server runs."""
     from corral.cli.model_source import remote_name, resolve_model
-    from corral.cli.transfer import Transfer
+    from corral.models.files.transfer import Transfer
 
     return resolve_model(settings, Transfer(None, report=report) if remote_name(settings) else None)
 
@@ -177,7 +177,7 @@ def _serve(configuration: Configuration, args: Sequence[str]) -> int:
 def _download(configuration: Configuration, report: ReportProgress) -> Settings:
     from corral.cli.model_source import resolve_model
     from corral.cli.path_check import check_adapters
-    from corral.cli.transfer import Transfer
+    from corral.models.files.transfer import Transfer
 
     transfer = Transfer(bar_console(configuration.settings.server), report=report)
     settings = resolve_model(configuration.settings, transfer)

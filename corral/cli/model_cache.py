@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import msgspec
 from rich.console import Console
 
-from corral.cli.cached_model import NEED_CTX, CachedModel, find_models, remove_model
 from corral.cli.table import print_json, print_table
-from corral.cli.transfer import sized
 from corral.core.cache_dir import cache_dir
 from corral.core.errors import CorralError, NotFound
+from corral.models.files.cached_model import NEED_CTX, CachedModel, find_models, remove_model
+from corral.models.files.transfer import sized
 
 _COLUMNS = ("NAME", "SIZE", "NEEDS", "FORMAT", "FROM", "SINCE")
 

@@ -12,9 +12,9 @@ import msgspec
 from corral.cli.console import bar_console
 from corral.cli.default_model import REQUIREMENT, find_default_model
 from corral.cli.given import UsageError
-from corral.cli.transfer import Transfer
 from corral.core.errors import CorralError
 from corral.core.settings import Settings
+from corral.models.files.transfer import Transfer
 
 
 def resolve_model(
@@ -61,8 +61,8 @@ def _find_model(settings: Settings, progress: Transfer, token: str) -> tuple[str
         return _default_model(), ""
     if server.model_url:
         return _download(server.model_url, "--model-url", settings, progress, token, to), ""
-    from corral.cli.download import Access  # slow import
-    from corral.cli.hub import Hub
+    from corral.models.files.download import Access
+    from corral.models.files.hub import Hub
 
     wants_projector = server.mmproj_auto and not engine.mmproj and not server.mmproj_url
     hub = Hub(server.hf_repo, progress, Access(token, server.offline))
@@ -84,8 +84,8 @@ def _find_projector(settings: Settings, progress: Transfer, token: str, found: s
 def _download(
     url: str, option: str, settings: Settings, progress: Transfer, token: str, to: Path | None = None
 ) -> str:
-    from corral.cli.download import Access, download  # slow import
-    from corral.cli.hub import token_for
+    from corral.models.files.download import Access, download
+    from corral.models.files.hub import token_for
 
     access = Access(token_for(url, token), settings.server.offline)
     return str(download(url, option, progress, to=to, access=access))

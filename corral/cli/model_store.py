@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.cli.cached_model import find_models, remove_model
 from corral.cli.catalog import cached_entry
 from corral.cli.configuration import Configuration
 from corral.cli.model_source import resolve_model
-from corral.cli.transfer import Transfer
 from corral.core.catalog import CatalogModel
 from corral.core.errors import NotFound
-from corral.server.blocking_job import ReportProgress
+from corral.models.blocking_job import ReportProgress
+from corral.models.files.cached_model import find_models, remove_model
+from corral.models.files.transfer import Transfer
 
 
 class CacheStore:

@@ -12,7 +12,6 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from corral.api.mcp.config import parse_config
 from corral.cli.configuration import Configuration
 from corral.cli.given import Given, UsageError
 from corral.cli.options import value
@@ -21,6 +20,7 @@ from corral.core.errors import CorralError, InvalidRequest
 from corral.core.settings import ServerSettings
 from corral.gguf.model_file import check_adapter_for, check_model_file
 from corral.gguf.preflight import check_adapter, read_header
+from corral.mcp.config import parse_config
 from corral.server.key_file import read_key_file
 
 _MODEL = "engine.model"  # may have to be downloaded: `model_source` checks it

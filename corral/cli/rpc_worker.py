@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from types import FrameType
 
 from corral.cli.cluster_address import ALLOW, check_private
-from corral.cluster.tied import tied_command
 from corral.core.cpu_set import physical_cores
 from corral.core.errors import CorralError
+from corral.fleet.ray.child_process import tied_command
 
 _PORT = 50052  # as that of llama.cpp
 _PAUSE_S = 1.0

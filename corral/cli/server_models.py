@@ -8,8 +8,8 @@ import httpx
 from rich.console import Console
 
 from corral.cli.table import print_json, print_table
-from corral.cli.transfer import sized
 from corral.core.errors import CorralError
+from corral.models.files.transfer import sized
 
 _COLUMNS = ("NAME", "SIZE", "NEEDS", "STATE")
 _TIMEOUT_S = 10.0

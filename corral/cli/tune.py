@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import msgspec
 import psutil
 
-from corral.cli.bar import progress_bar
 from corral.cli.configuration import configure
 from corral.cli.given import UsageError
 from corral.cli.model_source import resolve_model
 from corral.core.settings import EngineSettings
 from corral.core.transcoding import OFF
+from corral.models.files.bar import progress_bar
 from corral.tuning.profile import TuningProfile
 from corral.tuning.tune import Measurement, tune
 

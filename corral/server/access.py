@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from corral.api.caller import caller_in, change_caller
 from corral.api.error import ErrorAnswer
-from corral.api.key_limits import KeyLimits
 from corral.api.route_table import RouteTable
 from corral.core.client import Client, ClientLimits
 from corral.core.errors import CorralError, Unauthorized
 from corral.core.key_role import KeyRole, Permission
 from corral.core.settings import ServerSettings
+from corral.generate.caller import caller_in, change_caller
+from corral.generate.key_limits import KeyLimits
 from corral.server.key_file import read_key_file
 
 _READING = ("GET", "HEAD")

@@ -14,53 +14,50 @@ import anyio.to_thread
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from corral.api.dialects.messages import batch_routes as message_batches
-from corral.api.dialects.messages import routes as messages
-from corral.api.dialects.ollama import routes as ollama
-from corral.api.dialects.responses import conversation_routes as conversations
-from corral.api.dialects.responses import routes as responses
-from corral.api.durable_runner import DurableRunner, start_durable
-from corral.api.policy import Follow
-from corral.api.route_table import RouteTable
-from corral.api.router import ApiRoute
-from corral.api.routes import (
+from corral.api.anthropic import routes as messages
+from corral.api.boundary import Boundary
+from corral.api.error_handlers import error_handlers
+from corral.api.native import (
     adapter,
-    audio,
-    batch,
-    chat,
-    chats,
     completion,
     control,
-    embedding,
     engine,
     engine_update,
-    file,
     infill,
     metrics,
     model,
     models,
-    monitor,
     rank,
     session,
     slot,
     status,
-    stream,
-    text_completion,
     token,
-    tools,
     usage,
 )
-from corral.api.services import ServerServices
+from corral.api.ollama import routes as ollama
+from corral.api.openai import audio, chat, embedding, text_completion
+from corral.api.policy import Follow
+from corral.api.responses import conversation_routes as conversations
+from corral.api.responses import routes as responses
+from corral.api.route_table import RouteTable
+from corral.api.router import ApiRoute
 from corral.core.settings import ServerSettings, Settings
+from corral.features.batches import anthropic_routes as message_batches
+from corral.features.batches import file_routes as file
+from corral.features.batches import routes as batch
+from corral.features.chats import routes as chats
+from corral.features.durable import routes as stream
+from corral.features.durable.resumable import ResumableStreams
+from corral.features.durable.runner import DurableRunner, start_durable
+from corral.features.monitor import routes as monitor
+from corral.features.tools import routes as tools
+from corral.generate.services import ServerServices
+from corral.models.protocol import Models
 from corral.server import docs_routes as docs
 from corral.server.access import AccessControl, Keys
-from corral.server.boundary import Boundary
-from corral.server.errors import error_handlers
 from corral.server.head import HeadRequests
-from corral.server.models import Models
+from corral.server.memory_trim import MemoryRelease
 from corral.server.page import open_page
-from corral.server.release import MemoryRelease
-from corral.server.resumable import ResumableStreams
 from corral.server.routing import Routing
 from corral.server.services import open_services
 from corral.server.stored_work import StoredWork
@@ -168,7 +165,7 @@ def create_app(
     given = declared_routes() if routes is None else routes
     served = [route for route in given if route.only_if is None or route.only_if(server)]
     if environ.get("AIP_MODE"):
-        from corral.server.vertex_routes import vertex_routes  # few servers run there
+        from corral.features.vertex.routes import vertex_routes
 
         served += vertex_routes(environ, served, models.lend)
     table, keys = RouteTable(served), Keys(server)
@@ -186,7 +183,7 @@ def _layers(services: ServerServices, models: Models, table: RouteTable, keys: K
     streamed = ResumableStreams(asked, services.streams, table)  # a stream outlives its client
     app: ASGIApp = _Needed(table, routed, asked, Boundary(streamed, handlers))
     if services.sharing is not None:
-        from corral.server.relay import Relay  # few servers need it
+        from corral.features.shared.peer_proxy import Relay
 
         streams = stream.router.routes_of(stream.stop)[0].path
         app = Relay(app, services, services.sharing, table, streams)  # it may be in another server's memory

@@ -16,9 +16,9 @@ from functools import partial
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from corral.api.caller import caller_in
 from corral.api.error import ErrorAnswer
 from corral.core.errors import InvalidRequest
+from corral.generate.caller import caller_in
 from corral.server.cycle import open_cycle
 from corral.server.header_name import canonical_head
 from corral.server.record_middleware import NO_SNIFFING

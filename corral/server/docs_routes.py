@@ -11,8 +11,8 @@ from corral.api.body import JsonResponse
 from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.policy import for_server
 from corral.api.router import Router
-from corral.api.services import ServerServices
 from corral.core.key_role import Permission
+from corral.generate.services import ServerServices
 from corral.server.packaged import packaged_response
 from corral.server.page import FOLDER, register_types
 

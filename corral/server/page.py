@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
+from corral.models.defaults import text_of
 from corral.server import artifact_policy
-from corral.server.defaults import text_of
 from corral.server.packaged import packaged_response, page_policy
 
 FOLDER = Path(__file__).parents[1] / "webui"

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from corral.api.caller import caller_in
+from corral.generate.caller import caller_in
 from corral.telemetry.record import LEFT, RequestRecord
 from corral.telemetry.request_observer import Asked, RequestObserver
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.route_table import RouteTable
-from corral.server.models import Models
+from corral.models.protocol import Models
 
 
 class Routing:

@@ -29,8 +29,8 @@ from corral.telemetry.ledger import Ledger
 from corral.telemetry.loop_meter import LoopMeter
 
 if TYPE_CHECKING:
+    from corral.models.protocol import Models
     from corral.server.app import Application
-    from corral.server.models import Models
 
 
 class ModelsLife(Protocol):

@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral.api.answer_log import AnswerLogs
-from corral.api.batch.runner import BatchRunner
-from corral.api.dialects.ollama.digest import FileDigest
-from corral.api.dialects.responses.archive import Archive
-from corral.api.durable_request import begin_work
-from corral.api.key_limits import KeyLimits
-from corral.api.mcp.config import read_servers
-from corral.api.mcp.sessions import McpSessions
-from corral.api.mcp.web import WEB, WebTransport, web_server
-from corral.api.model_directory import ModelDirectory
+from corral.api.ollama.digest import FileDigest
 from corral.api.openapi import describe
-from corral.api.pools import Pools, n_prompt_threads
+from corral.api.responses.response_store import Archive
 from corral.api.route_table import RouteTable
-from corral.api.services import ServerServices
-from corral.api.shutdown import Shutdown
 from corral.api.storage import Storage
 from corral.core.settings import ServerSettings, Settings
+from corral.features.batches.runner import BatchRunner
+from corral.features.durable.begin import begin_work
+from corral.generate.key_limits import KeyLimits
+from corral.generate.model_directory import ModelDirectory
+from corral.generate.pools import Pools, n_prompt_threads
+from corral.generate.services import ServerServices
+from corral.generate.shutdown import Shutdown
+from corral.mcp.config import read_servers
+from corral.mcp.sessions import McpSessions
+from corral.mcp.web import WEB, WebTransport, web_server
 from corral.media.source import open_remote
 from corral.server.access import Keys
 from corral.server.page import ui_settings
@@ -34,7 +34,7 @@ from corral.telemetry.ledger import Ledger
 from corral.telemetry.loop_meter import LoopMeter
 
 if TYPE_CHECKING:
-    from corral.api.sharing import Sharing
+    from corral.features.shared.sharing import Sharing
     from corral.telemetry.prometheus import ServerMetrics
 
 
@@ -91,7 +91,7 @@ def _open_batches(storage: Storage, models: ModelDirectory) -> BatchRunner | Non
 def _open_sharing(server: ServerSettings) -> Sharing | None:
     if not server.shared_storage:
         return None
-    from corral.api.sharing import Sharing  # httpx takes long to import
+    from corral.features.shared.sharing import Sharing
 
     return Sharing(server)
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from starlette.types import Send
 
+from corral.api.answer_internally import Lend, answer_internally
+from corral.api.error_handlers import error_response
 from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.internal import Ask
 from corral.api.route_table import RouteTable
 from corral.api.streamed_response import send_all
 from corral.core.errors import CorralError, NotFound
 from corral.server.access import Keys
-from corral.server.answer_internally import Lend, answer_internally
-from corral.server.errors import error_response
 from corral.server.record_middleware import observe
 from corral.telemetry.request_observer import Asked, RequestObserver
 

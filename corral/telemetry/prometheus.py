@@ -32,7 +32,7 @@ from corral.telemetry.sources import ServerSource, kv_use
 from corral.telemetry.task_metrics import TaskMetrics
 
 if TYPE_CHECKING:
-    from corral.link.member import Member
+    from corral.fleet.member import Member
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FamilyT = TypeVar("FamilyT", CounterMetricFamily, GaugeMetricFamily)

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from corral.core.modifier import AdapterInfo
     from corral.core.result import ModelInfo
     from corral.core.settings import Settings
+    from corral.fleet.member import Member
     from corral.link.engine_state import EngineState
-    from corral.link.member import Member
     from corral.telemetry.dispatcher import Telemetry
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from corral.cluster.join import import_ray
+from corral.fleet.ray.join import import_ray
 
 _HOST = "127.0.0.1"
 _NODE = {

@@ -8,8 +8,8 @@ import stat
 import psutil
 import pytest
 
-from corral.cluster.node import marked_processes
-from corral.cluster.tls import FILES
+from corral.fleet.ray.node import marked_processes
+from corral.fleet.ray.tls import FILES
 from tests.system.certificate import make_certificate
 from tests.system.process import CorralProcess, run_corral
 from tests.tools.wait import wait_until

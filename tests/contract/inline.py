@@ -48,9 +48,9 @@ from corral.link.engine_state import EngineState
 from corral.link.observer import TaskObserver
 from corral.link.pending_task import MediaFile
 from corral.link.stream import TaskStream
+from corral.models.chat import chat_settings
+from corral.models.only_model import OnlyModel
 from corral.server.app import create_app
-from corral.server.chat import chat_settings
-from corral.server.only_model import OnlyModel
 from corral.server.record_middleware import RecordMiddleware
 from corral.telemetry.dispatcher import Telemetry
 from tests.unit.fake import FakeBackend

@@ -11,12 +11,12 @@ import threading
 import pytest
 from hypothesis import given
 
-from corral.api.adapter import MAX_ADAPTERS
-from corral.api.schema.nested import MAX_SCALE
 from corral.core.errors import CorralError
 from corral.core.modifier import AdapterInfo, ScaledFile
 from corral.core.pooling import Pooling
+from corral.generate.adapter import MAX_ADAPTERS
 from corral.link.engine_state import EngineState
+from corral.schema.nested import MAX_SCALE
 from tests.contract.adapters import PATHS, adapted_server
 from tests.contract.inline import SECONDS, Server, post
 from tests.contract.wire import BAD_FILE_NAMES, json_values

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from corral.api.batch import runner as runner_module
-from corral.api.batch.line import check_lines
 from corral.core.errors import CorralError, InsufficientStorage
+from corral.features.batches import runner as runner_module
+from corral.features.batches.line import check_lines
 from corral.storage.batch_record import Outcome, Result
 from corral.storage.batch_store import BatchStore
 from tests.contract.inline import Server

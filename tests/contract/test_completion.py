@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.api.schema.completion import CompletionRequest
+from corral.schema.completion import CompletionRequest
 from tests.contract.inline import Server
 from tests.contract.scripted import CharVocab, ScriptedServer
 from tests.contract.wire import events_of, json_values

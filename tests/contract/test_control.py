@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from corral.api import live_answers
+from corral.generate import live_answers
 from tests.contract.inline import Server, post
 from tests.contract.scripted import ScriptedServer
 

@@ -7,7 +7,7 @@ import pytest
 from corral.cli.configuration import configure
 from corral.cli.options import sampling
 from corral.core.errors import CorralError
-from corral.server.defaults import check_tokens
+from corral.models.defaults import check_tokens
 from tests.contract.inline import Server
 from tests.tools.flag_example import example
 

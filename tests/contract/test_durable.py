@@ -18,9 +18,10 @@ import msgspec
 import orjson
 import pytest
 
-from corral.api import answer_log, durable
-from corral.api.durable_runner import start_durable
+from corral.api import answer_log
 from corral.core.task import Task
+from corral.features.durable import work as durable
+from corral.features.durable.runner import start_durable
 from corral.storage.journal_record import encode_opening, read_history
 from tests.contract.inline import Server
 from tests.tools.wait import wait_until_async

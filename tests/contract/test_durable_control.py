@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from corral.api.durable_runner import start_durable
+from corral.features.durable.runner import start_durable
 from corral.storage.journal_record import frame, read_history
 from tests.contract.inline import post
 from tests.contract.scripted import ScriptedServer

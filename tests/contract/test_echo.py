@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.api.choice import Choice
-from corral.api.key_limits import Place
-from corral.api.render.echo import echo_prompt
+from corral.api.openai.echo import echo_prompt
 from corral.api.render.native import logprob_of
 from corral.core.client import ANONYMOUS
 from corral.core.params import GenerationParams
 from corral.core.result import Admitted, PromptProbs
 from corral.core.task import Task
+from corral.generate.choice import Choice
+from corral.generate.key_limits import Place
 from corral.link.stream import TaskStream
 from corral.server.record_middleware import RecordMiddleware
 from tests.contract.inline import Server, post

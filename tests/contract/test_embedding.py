@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.api.embed import FLOAT_CHARS
-from corral.api.schema.embedding import ClassifyRequest, EmbeddingRequest, RerankRequest
 from corral.core.chunk import DecodeStatus
 from corral.core.errors import CorralError
 from corral.core.pooling import Pooling
 from corral.core.settings import EngineSettings, Settings
+from corral.schema.embedding import ClassifyRequest, EmbeddingRequest, RerankRequest
 from tests.contract.inline import Server
 from tests.contract.wire import json_values
 from tests.tools.examples import examples

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from corral.api.dialects.responses.conversation import Conversation
+from corral.api.responses.conversation import Conversation
 from corral.cli.configuration import configure
 from corral.core.client import ANONYMOUS
 from corral.core.fim import FimTokens

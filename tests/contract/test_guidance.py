@@ -12,7 +12,7 @@ from corral.core.errors import CorralError
 from corral.core.fim import FimTokens
 from corral.core.params import Guidance
 from corral.core.settings import ServerSettings
-from corral.server.defaults import default_guidance
+from corral.models.defaults import default_guidance
 from tests.contract.inline import Server
 from tests.contract.wire import events_of
 from tests.unit.fake import FakeVocab

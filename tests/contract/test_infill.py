@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.api.schema.infill import MAX_EXTRAS, MAX_NAME_CHARS, InfillRequest
 from corral.core.fim import FimTokens
+from corral.schema.infill import MAX_EXTRAS, MAX_NAME_CHARS, InfillRequest
 from tests.contract.fim import MID, N_CTX, PRE, REP, SUF, infill_server
 from tests.contract.inline import Server
 from tests.contract.wire import events_of, json_values

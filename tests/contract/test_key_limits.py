@@ -18,16 +18,16 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from corral.api.error import ErrorAnswer
-from corral.api.key_limits import KeyLimits
+from corral.api.native import control, session, slot
 from corral.api.router import ApiRoute
-from corral.api.routes import control, session, slot
 from corral.core.errors import CorralError
 from corral.core.key_role import Permission
 from corral.core.media_item import MediaKind
 from corral.core.pooling import Pooling
 from corral.core.settings import EngineSettings, ServerSettings, Settings
+from corral.generate.key_limits import KeyLimits
+from corral.models.life import CatalogLife
 from corral.server.app import create_app, declared_routes
-from corral.server.router.life import CatalogLife
 from corral.telemetry.ledger import Ledger
 from corral.telemetry.loop_meter import LoopMeter
 from tests.contract.field_cases import PLAIN

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from corral.api.render.native import MAX_ECHO_CHARS, MAX_ECHO_ITEMS
-from corral.api.schema.nested import MAX_BIASES
+from corral.schema.nested import MAX_BIASES
 from corral.text.json_depth import MAX_FIELDS, SLICE_BYTES
 from tests.contract.inline import Server, post
 from tests.contract.wire import events_of

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from corral.api.schema.chat import ChatRequest
-from corral.api.schema.completion import CompletionRequest
-from corral.api.schema.parse import _names_of
 from corral.core.params import DRAFT_KINDS, GenerationParams
 from corral.core.task import Task
+from corral.schema.chat import ChatRequest
+from corral.schema.completion import CompletionRequest
+from corral.schema.parse import _names_of
 from tests.contract.inline import Server, post
 from tests.contract.scripted import ScriptedServer
 from tests.unit.fake import EOG

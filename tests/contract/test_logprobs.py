@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corral.api.render.logprobs import TextLogprobs
+from corral.api.openai.logprobs import TextLogprobs
 from corral.core.result import TokenProb, TokenProbs
 from corral.core.top_probs import TopProbs
 from tests.contract.inline import Server, post

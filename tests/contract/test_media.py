@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corral.api.call import Call
-from corral.api.caller import Caller
 from corral.core.fim import FimTokens
 from corral.core.media_item import MediaKind
 from corral.core.task import Embed
+from corral.generate.call import Call
+from corral.generate.caller import Caller
 from corral.media import intake
 from corral.media.collect import MAX_MEDIA
 from corral.telemetry.record import RequestRecord

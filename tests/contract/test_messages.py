@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from corral.api.dialects.place import find_name
 from corral.core.media_item import MediaKind
+from corral.generate.error_field import find_name
 from corral.grammar.json_schema import MAX_DEPTH
 from tests.contract.inline import Server
 from tests.contract.messages_client import HELLO, both, refuse, send, stream_events, tasks

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
-from corral.api.dialects.messages.content import AnswerContent
-from corral.api.dialects.messages.tool_input import ToolInput
+from corral.api.anthropic.content import AnswerContent
+from corral.api.anthropic.tool_input import ToolInput
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Reasoning
 from tests.contract.inline import Server
 from tests.contract.messages_client import accumulate, both, send, stream_events, tasks, without_id
@@ -190,7 +190,7 @@ def test_blocks_are_closed_in_order_whatever_comes():
 
 @pytest.mark.parametrize("n_steps", [1, 40])
 async def test_a_long_prompt_is_accompanied_by_pings(monkeypatch, n_steps):
-    monkeypatch.setattr("corral.api.dialects.messages.render.PING_S", 0.0)
+    monkeypatch.setattr("corral.api.anthropic.render.PING_S", 0.0)
     server = ScriptedServer()
     server.say("ok")
     question = [{"role": "user", "content": "x" * 32 * n_steps}]

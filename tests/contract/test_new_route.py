@@ -11,17 +11,17 @@ import pytest
 from starlette.responses import Response
 
 from corral.api import group
-from corral.api.call import Call
+from corral.api.anthropic.error import MESSAGES_ERRORS
 from corral.api.dialect import AsSent, Dialect, Ready, as_sent, run_dialect
-from corral.api.dialects.messages.error import MESSAGES_ERRORS
+from corral.api.native.render_completion import NativeRenderer
 from corral.api.openapi import answers, shape
 from corral.api.policy import Follow, ModelUse, NamedIn, Policy, Role, Unloaded
-from corral.api.prepare import prepare_completion
-from corral.api.render.completion import NativeRenderer
 from corral.api.router import Operation, Router
-from corral.api.schema.completion import CompletionRequest
 from corral.core.errors import Unauthorized
 from corral.core.key_role import Permission
+from corral.generate.call import Call
+from corral.generate.prepare import prepare_completion
+from corral.schema.completion import CompletionRequest
 from corral.server.app import declared_routes
 from tests.contract.inline import Server
 

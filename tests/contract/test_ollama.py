@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from corral import __version__
-from corral.api.dialects.ollama.digest import compute_digest
+from corral.api.ollama.digest import compute_digest
 from corral.core.fim import FimTokens
 from tests.contract.inline import Server
 from tests.contract.messages_client import tasks

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import jsonschema
 import pytest
 
+from corral.api.native import session, slot
 from corral.api.openapi import ERRORS, OF_CONNECTIONS, shape
 from corral.api.router import ApiRoute
-from corral.api.routes import session, slot
 from corral.core.errors import error_classes
 from tests.contract.inline import Server
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from corral.api.prepare import PrepareContext
 from corral.core.fim import FimTokens
+from corral.generate.prepare import PrepareContext
 from tests.contract.inline import Server, post
 from tests.tools.pictures import data_uri, solid
 from tests.unit.fake import FakeBackend

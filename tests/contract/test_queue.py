@@ -7,8 +7,8 @@ import asyncio
 import httpx
 import pytest
 
-from corral.api.admission import describe_position
 from corral.core.settings import EngineSettings, ServerSettings, Settings
+from corral.generate.admission import describe_position
 from tests.contract.inline import Server
 from tests.tools.wait import wait_until_async
 from tests.unit.fake import FakeBackend

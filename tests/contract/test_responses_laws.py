@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.api.dialects.remarks import Remarks
-from corral.api.dialects.responses.output import Output
-from corral.api.dialects.responses.tool import ToolTable, parse_tools
+from corral.api.responses.output import Output
+from corral.api.responses.tool import ToolTable, parse_tools
+from corral.api.shared.warnings import Remarks
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Reasoning
 from tests.contract.inline import Server
 from tests.contract.messages_client import tasks

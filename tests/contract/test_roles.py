@@ -12,16 +12,16 @@ from typing import Any
 import httpx
 import pytest
 
-from corral.api.caller import Caller
 from corral.api.error_shape import LLAMA_ERRORS
 from corral.api.internal import Answer, Ask
+from corral.api.openai import chat
 from corral.api.policy import Policy, for_server
 from corral.api.router import ApiRoute
-from corral.api.routes import chat
 from corral.core.client import ANONYMOUS
 from corral.core.errors import CorralError
 from corral.core.key_role import KeyRole, Permission, roles_with
 from corral.core.settings import ServerSettings
+from corral.generate.caller import Caller
 from corral.server.access import Keys
 from corral.server.app import declared_routes
 from corral.telemetry.record import RequestRecord

@@ -164,7 +164,7 @@ async def test_requests_by_route_and_nothing_that_clients_make_up():
 async def test_a_bug_is_a_500_and_a_wrong_key_a_401(monkeypatch):
     server = Server(metrics=True, api_keys=("sk-a",))
     headers = {"authorization": "Bearer sk-a"}
-    monkeypatch.setattr("corral.server.only_model.render_only", lambda _: 1 / 0)
+    monkeypatch.setattr("corral.models.only_model.render_only", lambda _: 1 / 0)
     assert (await server.http.get("/v1/models", headers=headers)).status_code == 500
     assert (await server.http.post("/completion", json={"prompt": "x"})).status_code == 401
     sums = await read(server, **headers)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from corral.api.choice import Choice
-from corral.api.key_limits import Place
-from corral.api.render.best import best_choices
+from corral.api.openai.best import best_choices
 from corral.core.client import ANONYMOUS
 from corral.core.fim import FimTokens
 from corral.core.params import GenerationParams
 from corral.core.result import TokenProb, TokenProbs
 from corral.core.task import Task
 from corral.core.top_probs import TopProbs
+from corral.generate.choice import Choice
+from corral.generate.key_limits import Place
 from corral.link.stream import TaskStream
 from tests.contract.fim import MID, PRE, SUF, infill_server
 from tests.contract.inline import Server, post

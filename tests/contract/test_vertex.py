@@ -6,7 +6,7 @@ import pytest
 
 from corral.cli.configuration import configure
 from corral.cli.given import UsageError
-from corral.server.vertex_routes import camel_case
+from corral.features.vertex.routes import camel_case
 from tests.contract.inline import Server
 
 AT_VERTEX = {"AIP_MODE": "PREDICTION", "AIP_HEALTH_ROUTE": "/alive", "AIP_PREDICT_ROUTE": "ask"}

@@ -36,10 +36,10 @@ from corral.link.observer import TaskObserver
 from corral.link.pending_task import MediaFile
 from corral.link.stream import TaskStream
 from corral.memory.plan import HOST
+from corral.models.life import CatalogLife
+from corral.models.only_life import OnlyLife
 from corral.server.drain import Drain
 from corral.server.listen import Listener
-from corral.server.only_life import OnlyLife
-from corral.server.router.life import CatalogLife
 from corral.server.run import serve
 from corral.text.vocab import VocabFile
 from tests.contract.inline import InlineEngine
@@ -355,11 +355,11 @@ def _replaced(started: Started) -> Iterator[None]:
     interval = sys.getswitchinterval()
     with contextlib.ExitStack() as replaced:
         replaced.enter_context(mock.patch("corral.server.run.HttpServer", started.open_http))
-        replaced.enter_context(mock.patch("corral.server.engines.EngineClient", started.open_engine))
-        replaced.enter_context(mock.patch("corral.server.text_processes.Tokenizer", FakeTokenizer))
-        for place in ("corral.server.text_processes", "corral.server.router.many"):
+        replaced.enter_context(mock.patch("corral.models.engines.EngineClient", started.open_engine))
+        replaced.enter_context(mock.patch("corral.models.text_processes.Tokenizer", FakeTokenizer))
+        for place in ("corral.models.text_processes", "corral.models.many"):
             replaced.enter_context(mock.patch(f"{place}.Renderer", FakeRenderer))
-        replaced.enter_context(mock.patch("corral.server.front.gc"))  # this process has many servers
+        replaced.enter_context(mock.patch("corral.models.front.gc"))  # this process has many servers
         replaced.enter_context(mock.patch.object(time, "time", return_value=float(START)))
         replaced.enter_context(mock.patch.object(secrets, "randbelow", lambda n: 42 % n))
         try:

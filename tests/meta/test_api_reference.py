@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from corral.api.native import session, slot
 from corral.api.openapi import ERRORS
-from corral.api.routes import session, slot
 from corral.cli.options import OPTIONS
 from corral.core.errors import error_classes
 from tools.api_reference import endpoints, routes, slug

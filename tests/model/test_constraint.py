@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from gguf import TokenType
 
-from corral.api.constraint import grammar_or_schema
 from corral.chat.chat_format import ChatFormat
 from corral.chat.jinja_template import ChatTemplate
 from corral.chat.message import parse_messages
@@ -18,6 +17,7 @@ from corral.chat.prompt import Chat
 from corral.core.errors import CorralError
 from corral.core.params import Constraint, SamplingParams
 from corral.core.result import Failed, StopType
+from corral.generate.constraint import grammar_or_schema
 from corral.llama.constraint import Compiler
 from corral.llama.model import Model
 from tests.model.llama_harness import GREEDY, SEEDED, LlamaHarness, alone, task

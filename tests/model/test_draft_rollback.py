@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from corral.api.constraint import grammar_or_schema
 from corral.core.params import SpeculativeParams
 from corral.core.result import Done
+from corral.generate.constraint import grammar_or_schema
 from tests.model.llama_harness import GREEDY, SEEDED, LlamaHarness, task
 
 NAMES = ("jamba", "mamba")

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from corral.api.params import Baseline
-from corral.api.prepare_infill import CHARS_PER_TOKEN, plan_infill
-from corral.api.schema.infill import InfillRequest
 from corral.core.fim import FimTokens
 from corral.core.params import GenerationParams
+from corral.generate.params import Baseline
+from corral.generate.prepare_infill import CHARS_PER_TOKEN, plan_infill
 from corral.llama.model import Model
+from corral.schema.infill import InfillRequest
 from corral.text.vocab import Vocab
 from tests.model.llama_harness import LlamaHarness, task
 from tests.tools.tiny_models import FIM

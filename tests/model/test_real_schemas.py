@@ -9,9 +9,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
 
-from corral.api.constraint import grammar_or_schema
 from corral.core.errors import InvalidRequest
 from corral.core.result import Done, Failed, StopType
+from corral.generate.constraint import grammar_or_schema
 from tests.model.llama_harness import LlamaHarness, task
 from tests.tools.hard_schema import DRAFTS, draw_hard_schema
 from tests.tools.hot_answer import hot, parse

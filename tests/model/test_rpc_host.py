@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from corral import __version__
-from corral.cluster import rpc_host
-from corral.cluster.message import Place, decode_place
+from corral.fleet.ray import rpc_host
+from corral.fleet.ray.message import Place, decode_place
 
 ELSEWHERE = "198.51.100.1"
 

@@ -12,8 +12,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
 
-from corral.api.constraint import grammar_or_schema
 from corral.core.errors import InvalidRequest
+from corral.generate.constraint import grammar_or_schema
 from corral.grammar.check import Checker
 from corral.grammar.json_schema import WHITESPACE
 from corral.llama.constraint import Compiler

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from corral.api.constraint import grammar_or_schema
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.result import Done, Failed, StopType
+from corral.generate.constraint import grammar_or_schema
 from corral.grammar.json_schema import WHITESPACE
 from tests.model.llama_harness import LlamaHarness, task
 from tests.tools.hot_answer import hot, parse

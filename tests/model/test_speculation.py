@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from corral.api.constraint import grammar_or_schema
 from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.errors import CorralError
 from corral.core.modifier import Override
@@ -23,6 +22,7 @@ from corral.core.result import Done, TokenProbs
 from corral.core.settings import EngineSettings
 from corral.core.task import Stop, Task
 from corral.engine.ngram_cache import NgramCache, write_cache
+from corral.generate.constraint import grammar_or_schema
 from corral.llama.drafter import Drafter
 from corral.llama.model import Model
 from tests.model.llama_harness import GREEDY, SEEDED, LlamaHarness, task

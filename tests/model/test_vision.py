@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from llama_cpp import llama_cpp as lib
 
-from corral.api.constraint import grammar_or_schema
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.params import Guidance, SamplingParams, SpeculativeParams
 from corral.core.pooling import Pooling
 from corral.core.result import Embedded, Failed, MediaLayout, Vectors
 from corral.core.task import Cancel, Embed, LayoutMedia
 from corral.engine.guidance import guide
+from corral.generate.constraint import grammar_or_schema
 from corral.llama.library import LlamaError
 from tests.model.llama_harness import GREEDY, LlamaHarness, task
 from tests.model.vision import (

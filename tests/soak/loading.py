@@ -30,7 +30,7 @@ from corral.link import worker
 from corral.link.frame import FrameAssembler, decode_events, encode_frame
 from corral.llama import library
 from corral.llama.model import Model
-from corral.server.chat import chat_settings
+from corral.models.chat import chat_settings
 from corral.text.vocab import Vocab
 
 HANG_S = 120.0

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from corral.cluster import tls
 from corral.core.errors import CorralError
+from corral.fleet.ray import tls
 from tests.system.certificate import make_certificate
 
 HOST = "127.0.0.1"

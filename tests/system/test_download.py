@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.download import Access, download
-from corral.cli.fetch import RetryPolicy, part_path
 from corral.core.errors import CorralError
 from corral.gguf.model_file import check_model_file
+from corral.models.files.download import Access, download
+from corral.models.files.fetch import RetryPolicy, part_path
 from tests.tools.file_server import FileServer, Served
 from tests.tools.recorder import Recorder
 from tests.tools.small_gguf import small_gguf, split_gguf
@@ -239,7 +239,7 @@ def test_a_cache_that_cannot_be_written(server, progress, tmp_path, monkeypatch)
 
 CHILD = """
 import sys
-from corral.cli.download import download
+from corral.models.files.download import download
 from tests.tools.recorder import Recorder
 class Told(Recorder):
     def note(self, message):

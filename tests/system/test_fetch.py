@@ -21,11 +21,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.cli import fetch as module
-from corral.cli.fetch import PartFile, RetryPolicy, fetch, part_path
-from corral.cli.remote_file import Refused, RemoteFile, Unreachable, Version
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest
 from corral.gguf.preflight import read_header
+from corral.models.files import fetch as module
+from corral.models.files.fetch import PartFile, RetryPolicy, fetch, part_path
+from corral.models.files.remote_file import Refused, RemoteFile, Unreachable, Version
 from tests.tools.file_server import FileServer, Served
 from tests.tools.recorder import Recorder
 from tests.tools.small_gguf import small_gguf
@@ -564,8 +564,8 @@ def test_interrupting_keeps_what_is_there(serve, get, progress, tmp_path):
 
 CHILD = """
 import sys, pathlib
-from corral.cli.fetch import fetch
-from corral.cli.remote_file import RemoteFile
+from corral.models.files.fetch import fetch
+from corral.models.files.remote_file import RemoteFile
 from tests.tools.recorder import Recorder
 class Told(Recorder):
     def advance(self, n_done):

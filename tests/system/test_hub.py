@@ -10,12 +10,12 @@ import sys
 
 import pytest
 
-from corral.cli.download import Access
-from corral.cli.fetch import RetryPolicy
-from corral.cli.hub import Hub, token_for
-from corral.cli.hub_choice import choose_model, choose_projector, quant_of
 from corral.core.errors import CorralError
 from corral.gguf.model_file import check_model_file
+from corral.models.files.download import Access
+from corral.models.files.fetch import RetryPolicy
+from corral.models.files.hub import Hub, token_for
+from corral.models.files.hub_choice import choose_model, choose_projector, quant_of
 from tests.tools.fake_hub import FakeHub, Repository
 from tests.tools.recorder import Recorder
 from tests.tools.small_gguf import small_gguf, split_gguf
@@ -296,7 +296,7 @@ def test_offline_wants_all_parts(hub, get):
 
 def test_the_library_is_not_imported_before_it_is_needed():
     code = (
-        "import corral.cli.hub, corral.cli.model_source, corral.cli.model_cache, sys; "
+        "import corral.models.files.hub, corral.cli.model_source, corral.cli.model_cache, sys; "
         "print('huggingface_hub' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
@@ -304,8 +304,8 @@ def test_the_library_is_not_imported_before_it_is_needed():
 
 CHILD = """
 import sys
-from corral.cli.hub import Hub
-from corral.cli.transfer import Transfer
+from corral.models.files.hub import Hub
+from corral.models.files.transfer import Transfer
 print(Hub(sys.argv[1], Transfer(None)).get_model().path)
 """
 

@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 
 from corral.cli import model_cache
-from corral.cli.cached_model import find_models, remove_model
-from corral.cli.download import Access, download, lock_of
-from corral.cli.fetch import RetryPolicy
-from corral.cli.hub import Hub
 from corral.cli.model_cache import find_model, run_models
 from corral.core.errors import CorralError, NotFound
+from corral.models.files.cached_model import find_models, remove_model
+from corral.models.files.download import Access, download, lock_of
+from corral.models.files.fetch import RetryPolicy
+from corral.models.files.hub import Hub
 from tests.tools.fake_hub import FakeHub, Repository
 from tests.tools.file_server import FileServer, Served
 from tests.tools.recorder import Recorder

@@ -60,7 +60,7 @@ class Record:
 
 sys.meta_path.insert(0, Record())
 """
-AFTER_LISTENING = "corral.server.text_processes"  # what the front imports first then
+AFTER_LISTENING = "corral.models.text_processes"  # what the front imports first then
 _LATER = {"llguidance", "jinja2", "httpx", "huggingface_hub", "rich", "PIL", "soundfile", "pypdf", "ray"}
 _WEB = {"asyncio", "uvicorn", "starlette", "pydantic", "anyio"}
 # What a plain start does without, by process.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from corral.api.mcp.sessions import McpSessions
-from corral.api.mcp.web import WEB, WebTransport, web_server
 from corral.core.client import ANONYMOUS
+from corral.mcp.sessions import McpSessions
+from corral.mcp.web import WEB, WebTransport, web_server
 from corral.media.remote import MAX_PAGE_BYTES, RemoteMedia
 from tests.contract.inline import Server
 from tests.tools.site import LATE_S, Site, answer, is_here, redirect

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.cli.transfer import Transfer
+from corral.models.files.transfer import Transfer
 
 
 class Recorder(Transfer):

@@ -19,9 +19,10 @@ from corral.core.result import (
 )
 from corral.core.settings import EngineSettings
 from corral.core.task import Task
-from corral.link import lifecycle, member, restart
-from corral.link.fleet import Fleet
-from corral.link.load_table import LoadTable
+from corral.fleet import member
+from corral.fleet.fleet import Fleet
+from corral.fleet.load_table import LoadTable
+from corral.link import lifecycle, restart
 from corral.link.owner import EngineOwner
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.record import RequestRecord

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from corral.api import answer_log
 from corral.api.answer_log import AnswerLog
-from corral.api.disconnect import ClientGone
+from corral.generate.disconnect import ClientGone
 
 START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
 texts = st.text(st.sampled_from("ab\n:é"), max_size=9).map(

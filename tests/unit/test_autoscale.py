@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from corral.core.errors import Conflict
 from corral.core.result import Failed
 from corral.core.task import HandOver, Stop, Task
-from corral.link.autoscale import Autoscaler, EngineUse, ScaleLimits, ScalePlan, Scaling
+from corral.fleet.autoscale import Autoscaler, EngineUse, ScaleLimits, ScalePlan, Scaling
+from corral.fleet.fleet import Fleet
 from corral.link.engine_state import EngineState
-from corral.link.fleet import Fleet
 from tests.tools.wait import wait_until_async
 from tests.unit.fake_fleet import Answer, be_ready, commands_of, started
 from tests.unit.fake_fleet import quick as quick
@@ -130,7 +130,7 @@ async def shrinking(fleet: Fleet) -> Answer:
 
 
 async def test_an_engine_that_is_not_needed_hands_its_tasks_over_and_ends(monkeypatch):
-    monkeypatch.setattr("corral.link.autoscale.LOOK_S", 3600.0)
+    monkeypatch.setattr("corral.fleet.autoscale.LOOK_S", 3600.0)
     async with started(2, n_each=4, scale=ScaleLimits(2, 1.0, 10.0)) as fleet:
         answer = await shrinking(fleet)
         await commands_of(Process.all[1], Stop)
@@ -141,7 +141,7 @@ async def test_an_engine_that_is_not_needed_hands_its_tasks_over_and_ends(monkey
 
 
 async def test_an_engine_stays_whose_task_cannot_take_its_state_along(monkeypatch):
-    monkeypatch.setattr("corral.link.autoscale.LOOK_S", 3600.0)
+    monkeypatch.setattr("corral.fleet.autoscale.LOOK_S", 3600.0)
     async with started(2, n_each=4, scale=ScaleLimits(2, 1.0, 10.0)) as fleet:
         Process.all[1].gives_states = False
         answer = await shrinking(fleet)
@@ -154,7 +154,7 @@ async def test_an_engine_stays_whose_task_cannot_take_its_state_along(monkeypatc
 
 
 async def test_a_fleet_grows_while_tasks_wait_and_shrinks_when_idle(monkeypatch):
-    monkeypatch.setattr("corral.link.autoscale.LOOK_S", 3600.0)
+    monkeypatch.setattr("corral.fleet.autoscale.LOOK_S", 3600.0)
     async with started(2, n_started=1, scale=ScaleLimits(1, 1.0, 10.0)) as fleet:
         scaling = scaling_of(fleet, 1)
         assert fleet.engines[1].state is EngineState.SLEEPING
@@ -176,7 +176,7 @@ async def test_a_fleet_grows_while_tasks_wait_and_shrinks_when_idle(monkeypatch)
 
 
 async def test_a_task_starts_one_engine_of_a_fleet_without_any(monkeypatch):
-    monkeypatch.setattr("corral.link.autoscale.LOOK_S", 3600.0)
+    monkeypatch.setattr("corral.fleet.autoscale.LOOK_S", 3600.0)
     async with started(2, n_started=1, scale=ScaleLimits(0, 1.0, 10.0)) as fleet:
         scaling = scaling_of(fleet, 0)
         scaling.look(0.0)

@@ -9,7 +9,7 @@ import pytest
 
 from corral.core.errors import CorralError
 from corral.core.result import Loading, Stage
-from corral.server.blocking_job import BlockingJob
+from corral.models.blocking_job import BlockingJob
 
 HALF = Loading(Stage.DOWNLOADING, 0.5)
 
@@ -57,7 +57,7 @@ async def test_one_that_is_cancelled_ends_when_it_next_tells_something():
 
 
 async def test_one_that_hangs_holds_nothing_up(monkeypatch):
-    monkeypatch.setattr("corral.server.blocking_job._GRACE_S", 0.01)
+    monkeypatch.setattr("corral.models.blocking_job._GRACE_S", 0.01)
     is_running, is_over = threading.Event(), threading.Event()
 
     def work(_tell):

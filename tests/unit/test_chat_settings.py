@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from corral.api.model import ChatSettings
 from corral.chat.jinja_template import ChatTemplate
 from corral.chat.reasoning import ReasoningFormat
 from corral.core.errors import CorralError, Unavailable
 from corral.core.settings import ServerSettings
+from corral.generate.model import ChatSettings
 from corral.link.renderer import Renderer
-from corral.server.chat import chat_settings
+from corral.models.chat import chat_settings
 from tests.unit.fake import FakeVocab
 
 

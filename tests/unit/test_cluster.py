@@ -11,17 +11,17 @@ import pytest
 
 from corral import __version__
 from corral.cli.cluster_address import check_private
-from corral.cluster.bridge import _peek
-from corral.cluster.conversation import Conversation
-from corral.cluster.host import EngineHost
-from corral.cluster.join import import_ray, split_address
-from corral.cluster.message import Asked, Exit, Frame, Frames, Part, Saved, decode_place, encode
-from corral.cluster.node_share import cpus_each, missing_files, shares_on_nodes, with_threads
 from corral.core.errors import Conflict, CorralError
 from corral.core.modifier import ScaledFile
 from corral.core.result import Failed, HandedOver
 from corral.core.settings import EngineSettings
 from corral.core.task import HandOver
+from corral.fleet.ray.bridge import _peek
+from corral.fleet.ray.bridge_channel import Conversation
+from corral.fleet.ray.host import EngineHost
+from corral.fleet.ray.join import import_ray, split_address
+from corral.fleet.ray.message import Asked, Exit, Frame, Frames, Part, Saved, decode_place, encode
+from corral.fleet.ray.node_share import cpus_each, missing_files, shares_on_nodes, with_threads
 from corral.link.frame import LENGTH_BYTES, encode_frame
 
 

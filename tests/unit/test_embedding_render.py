@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from corral.api.prepare_embedding import Inputs
 from corral.api.render.embedding import (
     normalize,
     render_classes,
@@ -22,6 +21,7 @@ from corral.api.render.embedding import (
     render_rows,
     shape,
 )
+from corral.generate.prepare_embedding import Inputs
 
 NORMS = [-1, 0, 1, 2, 3, 1024]
 ROWS = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from corral.core import cpu_set
 from corral.core.cpu_set import Core, divide, machine_nodes
 from corral.core.settings import EngineSettings
-from corral.link.share import like_first, needs_of_all, share_of
+from corral.fleet.share import like_first, needs_of_all, share_of
 
 
 def cores(*counts: int) -> list[list[Core]]:

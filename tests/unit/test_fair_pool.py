@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from corral.api import fair_pool
-from corral.api.fair_pool import FairPool
-from corral.api.pools import Pools
 from corral.core.client import ANONYMOUS, Client
 from corral.core.errors import Unavailable
+from corral.generate import fair_pool
+from corral.generate.fair_pool import FairPool
+from corral.generate.pools import Pools
 from tests.tools.wait import wait_until_async
 
 ONE, TWO, HEAVY = Client(id="one"), Client(id="two"), Client(id="heavy", weight=3.0)

@@ -22,8 +22,8 @@ from corral.core.result import (
 )
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, FreeAdapter, HandOver, LoadAdapter, SlotAction, Stop, Verb
+from corral.fleet.fleet import Fleet
 from corral.link.engine_state import EngineState
-from corral.link.fleet import Fleet
 from corral.link.idle import Idle
 from corral.link.pending_task import MAX_CRASHES
 from corral.telemetry.dispatcher import Telemetry

@@ -28,7 +28,7 @@ UNLESS_FILELOCK = ["asyncio"] if sys.version_info >= (3, 11) else []  # that of 
     [
         ("corral.cli.main", [*HEAVY, "asyncio", "uvicorn"]),
         ("corral.cli.model_source", [*HEAVY, "asyncio"]),
-        ("corral.server.run, corral.server.only_life, corral.server.router.life", HEAVY),
+        ("corral.server.run, corral.models.only_life, corral.models.life", HEAVY),
         (
             "corral.link.worker",
             [
@@ -57,7 +57,7 @@ UNLESS_FILELOCK = ["asyncio"] if sys.version_info >= (3, 11) else []  # that of 
         ),
         ("corral.link.renderer_worker", ["numpy", "psutil", "asyncio", "llama_cpp", "uvicorn", "pydantic"]),
         (
-            "corral.server.app, corral.server.only_model",
+            "corral.server.app, corral.models.only_model",
             [
                 *("llama_cpp", "llguidance", "diskcache", "rich", "huggingface_hub"),
                 *("jinja2", "referencing", "PIL", "soundfile", "soxr"),  # until the first that needs them
@@ -73,7 +73,7 @@ def test_it_does_without(module, unwanted):
 
 def test_no_schema_is_built_before_a_request_needs_it():
     code = (
-        "import corral.server.app; from corral.api.schema.parse import RequestModel as model; "
+        "import corral.server.app; from corral.schema.parse import RequestModel as model; "
         "found = model.__subclasses__(); [found.extend(each.__subclasses__()) for each in found]; "
         "print(len(found) > 20, *(each.__name__ for each in found if each.__pydantic_complete__))"
     )

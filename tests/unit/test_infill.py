@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.api.params import Baseline
-from corral.api.prepare_infill import (
+from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
+from corral.core.fim import FimTokens
+from corral.core.params import GenerationParams
+from corral.generate.params import Baseline
+from corral.generate.prepare_infill import (
     CHARS_PER_TOKEN,
     Sizes,
     first_items,
@@ -18,11 +21,8 @@ from corral.api.prepare_infill import (
     plan_sizes,
     require_marks,
 )
-from corral.api.schema.infill import InfillRequest
-from corral.api.system_prompt import SystemPrompt
-from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
-from corral.core.fim import FimTokens
-from corral.core.params import GenerationParams
+from corral.generate.system_prompt import SystemPrompt
+from corral.schema.infill import InfillRequest
 from tests.unit.fake import LETTERS, FakeVocab
 
 PRE, SUF, MID, REP, SEP, PAD = (1 + LETTERS.index(mark) for mark in ".,;:!?")

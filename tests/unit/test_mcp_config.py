@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from corral.api.mcp.config import parse_config, read_config, read_servers
 from corral.cli.configuration import configure
 from corral.cli.given import UsageError
 from corral.core.client import Client
 from corral.core.errors import CorralError
+from corral.mcp.config import parse_config, read_config, read_servers
 
 
 def parse(**servers):

@@ -7,7 +7,7 @@ import os
 import pytest
 from gguf import GGUFWriter
 
-from corral.server.router.header import _look_into
+from corral.models.header import _look_into
 
 MEAN, RANK = 1, 4
 

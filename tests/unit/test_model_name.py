@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
 
 from corral.core.errors import TooLarge
-from corral.server.request_name import (
-    _scan,
-    find_name,
-    has_flag,
-    is_long,
-    query_of,
-    read_body,
-)
+from corral.models.request_name import _scan, find_name, has_flag, is_long, query_of, read_body
 
 TEXTS = st.text(max_size=8) | st.sampled_from(['"model"', '{"model": "no"}', "model", "\\", '\\"'])
 VALUES = TEXTS | st.lists(TEXTS, max_size=2) | st.dictionaries(TEXTS, TEXTS, max_size=2)

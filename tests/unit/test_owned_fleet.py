@@ -10,10 +10,10 @@ from corral.core.errors import Conflict, InsufficientStorage
 from corral.core.result import MemoryPlan
 from corral.core.settings import EngineSettings
 from corral.core.task import MemoryGranted
+from corral.fleet.autoscale import ScaleLimits
+from corral.fleet.fleet import Fleet
 from corral.link import lifecycle
-from corral.link.autoscale import ScaleLimits
 from corral.link.engine_state import EngineState
-from corral.link.fleet import Fleet
 from corral.telemetry.dispatcher import Telemetry
 from tests.tools.wait import wait_until_async
 from tests.unit.fake_fleet import Answer, be_ready, commands_of, started
@@ -151,7 +151,7 @@ async def test_an_engine_of_several_is_tried_again_as_long_as_another_serves(mon
 
 
 async def test_engines_without_load_stay_unloaded_with_the_model(monkeypatch):
-    monkeypatch.setattr("corral.link.autoscale.LOOK_S", 0.005)
+    monkeypatch.setattr("corral.fleet.autoscale.LOOK_S", 0.005)
     owner = Owner()
     async with started(2, n_started=1, owner=owner, scale=ScaleLimits(1, 1.0, 3600.0)) as fleet:
         await unload(fleet)
@@ -164,7 +164,7 @@ async def test_engines_without_load_stay_unloaded_with_the_model(monkeypatch):
 
 
 async def test_a_model_whose_last_engine_has_ended_gives_its_memory_back(monkeypatch):
-    monkeypatch.setattr("corral.link.autoscale.LOOK_S", 0.005)
+    monkeypatch.setattr("corral.fleet.autoscale.LOOK_S", 0.005)
     owner = Owner()
     async with started(2, n_started=1, owner=owner, scale=ScaleLimits(0, 1.0, 0.0)) as fleet:
         await wait_until_async(lambda: Process.all[0].is_told_to_stop)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.link.load_table import LoadTable
-from corral.link.placement import (
+from corral.fleet.load_table import LoadTable
+from corral.fleet.placement import (
     CLOSE,
     SERVICE_MS,
     EngineCost,
@@ -17,7 +17,7 @@ from corral.link.placement import (
     estimate_ms,
     merge_queues,
 )
-from corral.link.prefix_index import HeldBlocks, PrefixIndex
+from corral.fleet.prefix_index import HeldBlocks, PrefixIndex
 
 IDLE = EngineLoad(4)
 loads = st.dictionaries(

@@ -17,8 +17,8 @@ from corral.core.result import (
     Timings,
 )
 from corral.core.task import SlotAction, Task, Verb
-from corral.link.cache_view import CacheView, prompt_blocks
-from corral.link.prefix_index import BLOCK, PrefixIndex, hash_blocks
+from corral.fleet.cache_view import CacheView, prompt_blocks
+from corral.fleet.prefix_index import BLOCK, PrefixIndex, hash_blocks
 
 TIMINGS = Timings(cache_n=0, prompt_n=1, prompt_ms=1.0, predicted_n=1, predicted_ms=1.0)
 # Few different blocks, so that prompts share beginnings.

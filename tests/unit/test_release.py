@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from corral.server import release
-from corral.server.release import MemoryRelease
+from corral.server import memory_trim as release
+from corral.server.memory_trim import MemoryRelease
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.request_observer import Asked
 from tests.tools.wait import wait_until_async

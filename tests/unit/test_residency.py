@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from corral.core.errors import CorralError, InsufficientStorage
-from corral.server.router.residency import Phase, Residency, Stay
-from corral.server.router.room import Budget
+from corral.models.eviction import Budget
+from corral.models.residency import Phase, Residency, Stay
 
 LIMIT = 100
 NEEDS = (40, 50, 60, 30, 120)  # of the models; the last one never fits

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.errors import InsufficientStorage
-from corral.server.router.room import Budget, Resident, check_possible, plan_room
+from corral.models.eviction import Budget, Resident, check_possible, plan_room
 
 BUDGET = Budget({"CPU": 100})
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from corral.api.schema.completion import GenerationFields
 from corral.cli.options import OPTIONS
 from corral.core.params import SamplingParams
 from corral.core.sampling_params import PARAMS, option_names
+from corral.schema.completion import GenerationFields
 
 
 def test_every_setting_of_sampling_is_in_the_table():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from corral.api.dialects.ollama.render import LINES
+from corral.api.ollama.render import LINES
 from corral.api.sse import SSE, Encoded, EventStream
 
 PING = b": \n\n"

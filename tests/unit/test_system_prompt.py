@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.api.params import Baseline
-from corral.api.prepare import apply_system_prompt, plan_completion
-from corral.api.prepare_chat import tokenize_chat
-from corral.api.schema.completion import CompletionRequest
-from corral.api.schema.nested import MAX_SYSTEM_CHARS
-from corral.api.system_prompt import (
+from corral.chat.guard import Guard
+from corral.core.errors import ContextExceeded, CorralError, InvalidRequest
+from corral.core.params import GenerationParams
+from corral.engine.context_shift import plan_shift
+from corral.generate.params import Baseline
+from corral.generate.prepare import apply_system_prompt, plan_completion
+from corral.generate.prepare_chat import tokenize_chat
+from corral.generate.system_prompt import (
     SystemPrompt,
     SystemText,
     parse_system_prompt,
     tokenize_system_prompt,
 )
-from corral.chat.guard import Guard
-from corral.core.errors import ContextExceeded, CorralError, InvalidRequest
-from corral.core.params import GenerationParams
-from corral.engine.context_shift import plan_shift
-from corral.server.system_prompt import read_system_prompt
+from corral.models.system_prompt import read_system_prompt
+from corral.schema.completion import CompletionRequest
+from corral.schema.nested import MAX_SYSTEM_CHARS
 from tests.unit.fake import FakeVocab
 
 BOS = 63

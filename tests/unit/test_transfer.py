@@ -8,8 +8,8 @@ import logging
 import pytest
 from rich.console import Console
 
-from corral.cli.transfer import Transfer, sized
 from corral.core.result import Loading, Stage
+from corral.models.files.transfer import Transfer, sized
 
 MIB = 1 << 20
 

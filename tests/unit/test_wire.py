@@ -11,9 +11,9 @@ from contextlib import closing
 
 import pytest
 
-from corral.cluster.message import Exit, Part, decode_from_host, decode_to_host
-from corral.cluster.tls import FILES
-from corral.cluster.wire import Door, connect
+from corral.fleet.ray.message import Exit, Part, decode_from_host, decode_to_host
+from corral.fleet.ray.tls import FILES
+from corral.fleet.ray.wire import Door, connect
 from tests.system.certificate import make_certificate
 
 HOST = "127.0.0.1"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from corral.api.prepare_embedding import Inputs
 from corral.api.render.warning import render_warnings
 from corral.core.chunk import FloatArray
+from corral.generate.prepare_embedding import Inputs
 
 _INT16_RANGE = 32760.0
 

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from corral.api.choice import Choice
 from corral.api.json_encode import Rows
 from corral.api.render.parser_settings import render_parser_settings
 from corral.core.params import GenerationParams, SamplingParams
@@ -22,6 +21,7 @@ from corral.core.result import (
     TokenProbs,
     Tokens,
 )
+from corral.generate.choice import Choice
 from corral.telemetry.slots import SlotView
 
 MAX_ECHO_ITEMS = 1024  # of a list among the settings that an answer shows

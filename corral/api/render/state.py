@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from corral.api.choice import Choice
-from corral.api.model import RenderContext
 from corral.core.media import NO_TOKEN
+from corral.generate.choice import Choice
+from corral.generate.model import RenderContext
 
 
 def render_boundaries(tokens: Sequence[int], eot: int) -> dict[str, Any]:

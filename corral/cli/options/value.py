@@ -137,7 +137,7 @@ def json_object(args: list[str]) -> str:
 
 
 def mcp_servers(args: list[str]) -> str:
-    from corral.api.mcp.config import parse_config  # slow import
+    from corral.mcp.config import parse_config
 
     try:
         parse_config(args[0])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from corral.api.batch.line import check_lines, parse_line, read_line
+from corral.features.batches.line import check_lines, parse_line, read_line
 from tests.fuzz.mutation import either, mutated
 from tests.fuzz.target import Target
 from tests.fuzz.value_mutation import mutated_values

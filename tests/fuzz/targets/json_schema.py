@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import orjson
 
-from corral.api.constraint import grammar_or_schema
 from corral.core.errors import InvalidRequest
+from corral.generate.constraint import grammar_or_schema
 from corral.grammar.json_schema import prepare_schema
 from corral.grammar.keyword import KEYWORDS
 from tests.fuzz.constraint import compile_constraint

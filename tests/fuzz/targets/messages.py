@@ -8,14 +8,14 @@ from typing import Any
 import orjson
 
 import corral.chat
-from corral.api.model import ChatSettings
-from corral.api.prepare_chat import render_chat
-from corral.api.schema.chat import ChatRequest
-from corral.api.schema.parse import parse_request
 from corral.chat.chat_format import ChatFormat
 from corral.chat.jinja_template import ChatTemplate
 from corral.core.errors import CorralError
+from corral.generate.model import ChatSettings
+from corral.generate.prepare_chat import render_chat
 from corral.media.collect import PlainCollector, mark_messages
+from corral.schema.chat import ChatRequest
+from corral.schema.parse import parse_request
 from tests.fuzz.target import Limit, Target
 from tests.fuzz.value_mutation import mutated_values
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.api.multipart import boundary_of, parse_form
-from corral.api.routes.audio import _parse
+from corral.api.openai.audio import _parse
 from corral.core.errors import InvalidRequest
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Target

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import orjson
 
-from corral.api.batch.render import render_file
-from corral.api.batch.upload import read_form
-from corral.api.routes.file import _parse
 from corral.core.errors import InvalidRequest
+from corral.features.batches.file_routes import _parse
+from corral.features.batches.render import render_file
+from corral.features.batches.upload import read_form
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Target
 from tests.tools.form import FORM_WORDS, form, split_form
