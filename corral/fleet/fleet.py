@@ -36,7 +36,7 @@ from corral.link.client import TaskT
 from corral.link.engine_state import EngineState
 from corral.link.observer import TaskObserver
 from corral.link.pending_task import MediaFile
-from corral.link.process import OpenEnd
+from corral.link.process import OpenTransport
 from corral.link.stream import TaskStream
 
 # The first of these that an engine has is the state of all.
@@ -63,7 +63,7 @@ class Fleet:
         sleep_idle_s: float = -1.0,
         on_loading: Callable[[Loading], None] = lambda _: None,
         on_restart: Callable[[str], None] = lambda _: None,
-        open_end: Callable[[int], OpenEnd] | None = None,
+        open_end: Callable[[int], OpenTransport] | None = None,
         share_out: ShareOut = machine_shares,
         scale: ScaleLimits | None = None,
     ) -> None:

@@ -42,8 +42,8 @@ from corral.link.client import EngineClient, TaskT
 from corral.link.engine_state import EngineState
 from corral.link.observer import EngineObserver, TaskObserver
 from corral.link.pending_task import HeldState, MediaFile, PendingTask
-from corral.link.process import EngineEnd, EngineProcess, OnEvents, OpenEnd
-from corral.link.restart import Life
+from corral.link.process import EngineProcess, EngineTransport, OnEvents, OpenTransport
+from corral.link.restart import EngineExit
 from corral.link.stream import TaskStream
 
 FleetEvent = Queue | Decodes | CacheEvent | Answer | TaskResult
@@ -101,7 +101,7 @@ class Member:
         timeout_s: float,
         observer: EngineObserver,
         ids: Iterator[int],
-        open_end: OpenEnd | None = None,
+        open_end: OpenTransport | None = None,
         **options: Any,
     ) -> None:
         """`options`: of `EngineClient`."""
@@ -267,7 +267,7 @@ class Member:
         self._fleet.on_change(self)
         self._fleet.on_ready(self)
 
-    def on_lost(self, ready_s: float | None) -> Life:
+    def on_lost(self, ready_s: float | None) -> EngineExit:
         life = self.client.on_lost(ready_s)
         self._forget()
         self._fleet.on_lost(self)
@@ -303,7 +303,7 @@ class Member:
         self._leave(pending)
         self._fleet.on_room()
 
-    def _open_numbered(self, on_events: OnEvents) -> EngineEnd:
+    def _open_numbered(self, on_events: OnEvents) -> EngineTransport:
         open_end = self._open_inner or EngineProcess
         return NumberedEnd(on_events, lambda: self.slots.start, open_end, f"corral.engine.{self.index}")
 

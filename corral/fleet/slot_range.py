@@ -12,16 +12,16 @@ import msgspec
 from corral.core.result import Admitted, Event, SlotReport, StateCached
 from corral.core.settings import EngineSettings
 from corral.core.task import Command, MemoryGranted, SlotAction, Task
-from corral.link.process import EngineEnd, OnEvents, OpenEnd
+from corral.link.process import EngineTransport, OnEvents, OpenTransport
 
 replace = msgspec.structs.replace
 
 
 class NumberedEnd:
-    """An `EngineEnd` around another one."""
+    """An `EngineTransport` around another one."""
 
     def __init__(
-        self, on_events: OnEvents, first: Callable[[], int], open_end: OpenEnd, log_name: str
+        self, on_events: OnEvents, first: Callable[[], int], open_end: OpenTransport, log_name: str
     ) -> None:
         self._on_events = on_events
         self._first = first
@@ -54,7 +54,7 @@ class NumberedEnd:
     async def close(self) -> int | None:
         return await self._end.close()
 
-    def _receive(self, _end: EngineEnd, events: list[Event]) -> None:
+    def _receive(self, _end: EngineTransport, events: list[Event]) -> None:
         first = self._first()
         self._on_events(self, [from_engine(event, first) for event in events])
 

@@ -40,7 +40,7 @@ _NEGATIVE_PROMPT = "cfg_negative_prompt"
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
+class RequestDefaults:
     """What the server contributes to a request's task at one moment, and the request's media."""
 
     vocab: Vocab
@@ -65,7 +65,7 @@ class Baseline:
         return self.media.tokenize_all(self.vocab, segments)
 
 
-def prepare_bound_params(request: GenerationFields, base: Baseline) -> GenerationParams:
+def prepare_bound_params(request: GenerationFields, base: RequestDefaults) -> GenerationParams:
     """Return parameters with the grammar or schema of the request."""
     params = prepare_params(request, base)
     demand = find_demand(request)
@@ -77,7 +77,7 @@ def prepare_bound_params(request: GenerationFields, base: Baseline) -> Generatio
     )
 
 
-def prepare_params(request: GenerationFields, base: Baseline) -> GenerationParams:
+def prepare_params(request: GenerationFields, base: RequestDefaults) -> GenerationParams:
     """Return the server's defaults, overridden by the fields that the request sets."""
     _refuse_later_features(request)
     vocab, defaults = base.vocab, base.defaults

@@ -23,7 +23,7 @@ from corral.generate.call import AnyCall
 from corral.generate.disconnect import run_for_client
 from corral.generate.engine import Runner, new_task
 from corral.generate.model import ModelFacts
-from corral.generate.params import Baseline, cap_warnings, idle_warnings, prepare_bound_params
+from corral.generate.params import RequestDefaults, cap_warnings, idle_warnings, prepare_bound_params
 from corral.generate.pools import SHORT_BYTES, Pools
 from corral.generate.prompt import as_list, content_of, refuse_hopeless, tokenize_mixed
 from corral.generate.system_prompt import (
@@ -106,9 +106,9 @@ class PrepareContext:
     n_batch: int
     is_suffix_first: bool
 
-    def baseline(self, media: RequestMedia | None = None) -> Baseline:
+    def baseline(self, media: RequestMedia | None = None) -> RequestDefaults:
         info, defaults = self.model.info, self.defaults
-        return Baseline(
+        return RequestDefaults(
             self.model.vocab,
             info.n_ctx,
             info.n_slots,
@@ -188,7 +188,7 @@ async def prepare_completion(call: AnyCall, body: CompletionRequest) -> Prepared
 
 
 async def prepare_prompts(
-    call: AnyCall, body: BodyT, plan_tasks: Callable[[BodyT, Baseline], TaskPlan]
+    call: AnyCall, body: BodyT, plan_tasks: Callable[[BodyT, RequestDefaults], TaskPlan]
 ) -> PreparedCompletion:
     context = call.services.prepare
     sees = bool(context.model.info.media)
@@ -214,7 +214,7 @@ def _is_plain(body: CompletionRequest) -> bool:
     return all(isinstance(getattr(body, name), int | float | None) for name in given)
 
 
-def plan_completion(body: CompletionRequest, base: Baseline) -> TaskPlan:
+def plan_completion(body: CompletionRequest, base: RequestDefaults) -> TaskPlan:
     base, change = apply_system_prompt(body, base)
     prompts = _plan_prompts(body.prompt, base)
     params = prepare_bound_params(body, base)
@@ -230,7 +230,9 @@ def plan_completion(body: CompletionRequest, base: Baseline) -> TaskPlan:
     return TaskPlan(prompts, params, change)
 
 
-def apply_system_prompt(body: GenerationFields, base: Baseline) -> tuple[Baseline, SystemPrompt | None]:
+def apply_system_prompt(
+    body: GenerationFields, base: RequestDefaults
+) -> tuple[RequestDefaults, SystemPrompt | None]:
     """Return the baseline with the request's system prompt, and that prompt if it has one."""
     if body.system_prompt is None:
         return base, None
@@ -238,7 +240,7 @@ def apply_system_prompt(body: GenerationFields, base: Baseline) -> tuple[Baselin
     return replace(base, system=change), change
 
 
-def _plan_prompts(prompt: Any, base: Baseline) -> list[list[int]]:
+def _plan_prompts(prompt: Any, base: RequestDefaults) -> list[list[int]]:
     items, _ = as_list(prompt, "prompt")
     if len(items) > MAX_PROMPTS:
         raise InvalidRequest(f"has {len(items)} prompts; the limit is {MAX_PROMPTS}", field="prompt")
@@ -246,7 +248,7 @@ def _plan_prompts(prompt: Any, base: Baseline) -> list[list[int]]:
     return [base.system.before(tokens, base.n_ctx) for tokens in prompts]
 
 
-def _tokenize_prompt(prompt: Any, base: Baseline) -> list[int]:
+def _tokenize_prompt(prompt: Any, base: RequestDefaults) -> list[int]:
     content = content_of(prompt, "prompt")
     refuse_hopeless(content, base.vocab, base.n_ctx)
     return tokenize_mixed(content, base, base.system.is_empty, True, "prompt")

@@ -29,7 +29,7 @@ from corral.core.errors import InvalidRequest
 from corral.core.params import Constraint, JsonWhitespace, ReasoningBudget, SchemaCheck
 from corral.generate.constraint import make_lazy
 from corral.generate.demand import Demand, find_demand
-from corral.generate.params import Baseline, prepare_params, preserved_tokens
+from corral.generate.params import RequestDefaults, prepare_params, preserved_tokens
 from corral.generate.prepare import PreparedCompletion, TaskPlan, apply_system_prompt
 from corral.generate.prompt import refuse_hopeless
 from corral.generate.reasoning import make_budget
@@ -79,7 +79,7 @@ async def mark_chat(call: AnyCall, body: ChatRequest) -> tuple[ChatRequest, Requ
 
 
 def plan_chat(
-    body: ChatRequest, base: Baseline, settings: ChatSettings
+    body: ChatRequest, base: RequestDefaults, settings: ChatSettings
 ) -> tuple[TaskPlan, ChatFormat, Chat, Prompt]:
     chat_format, chat, prompt = render_chat(body, settings)
     refuse_hopeless(prompt.text, base.vocab, base.n_ctx)
@@ -113,7 +113,7 @@ def _reasoning_budget(
     return make_budget(body, n_tokens, start, ends, prompt.is_thinking, vocab, settings.budget_message)
 
 
-def count_chat_tokens(body: ChatRequest, base: Baseline, settings: ChatSettings) -> int:
+def count_chat_tokens(body: ChatRequest, base: RequestDefaults, settings: ChatSettings) -> int:
     _, _, prompt = render_chat(body, settings)
     base, _ = apply_system_prompt(body, base)
     return len(base.system.tokens) + len(tokenize_chat(prompt.text, base, settings.guard))
@@ -128,7 +128,7 @@ def render_chat(body: ChatRequest, settings: ChatSettings) -> tuple[ChatFormat, 
     return chat_format, chat, chat_format.render(chat)
 
 
-def tokenize_chat(text: str, base: Baseline, guard: Guard | None) -> list[int]:
+def tokenize_chat(text: str, base: RequestDefaults, guard: Guard | None) -> list[int]:
     """Tokenize the prompt of a chat; without a system prompt before it, it begins with the model's BOS."""
     is_first = base.system.is_empty
     if base.vocab.adds_bos or not is_first:
@@ -247,7 +247,7 @@ def _constraint(
     chat_format: ChatFormat,
     chat: Chat,
     prompt: Prompt,
-    base: Baseline,
+    base: RequestDefaults,
 ) -> Constraint | None:
     """Return the constraint of the answer: its own grammar, schema or tools, else the server's default."""
     demand = find_demand(body)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from corral.core.errors import NotSupported
 from corral.core.fim import FimTokens
 from corral.generate.call import AnyCall
-from corral.generate.params import Baseline, prepare_bound_params
+from corral.generate.params import RequestDefaults, prepare_bound_params
 from corral.generate.prepare import PreparedCompletion, TaskPlan, apply_system_prompt
 from corral.generate.prompt import refuse_hopeless, tokenize_mixed
 from corral.generate.vocab import Vocab
@@ -84,7 +84,7 @@ async def prepare_infill(call: AnyCall, body: InfillRequest) -> PreparedCompleti
     return await context.make_tasks(call, body, plan)
 
 
-def plan_infill(body: InfillRequest, base: Baseline) -> TaskPlan:
+def plan_infill(body: InfillRequest, base: RequestDefaults) -> TaskPlan:
     base, change = apply_system_prompt(body, base)
     vocab, system = base.vocab, base.system
     params = prepare_bound_params(body, base)

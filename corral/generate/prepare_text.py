@@ -13,7 +13,7 @@ import msgspec
 
 from corral.core.errors import InvalidRequest
 from corral.generate.call import AnyCall
-from corral.generate.params import Baseline
+from corral.generate.params import RequestDefaults
 from corral.generate.prepare import PreparedCompletion, TaskPlan, plan_completion, prepare_prompts
 from corral.generate.prepare_infill import missing_marks, plan_infill
 from corral.generate.prompt import as_list, content_of
@@ -37,7 +37,7 @@ async def prepare_text(call: AnyCall, body: OpenAICompletionRequest) -> Prepared
     return await prepare_prompts(call, asked, partial(plan_text, n_prompt_probs))
 
 
-def plan_text(n_prompt_probs: int, body: OpenAICompletionRequest, base: Baseline) -> TaskPlan:
+def plan_text(n_prompt_probs: int, body: OpenAICompletionRequest, base: RequestDefaults) -> TaskPlan:
     if body.echo and base.media is not None:
         raise InvalidRequest("a prompt with images or audio cannot be repeated", field="echo")
     if body.suffix:
@@ -68,7 +68,7 @@ def _with_prompt_probs(plan: TaskPlan, body: OpenAICompletionRequest, n_probs: i
     return replace(plan, params=params)
 
 
-def _plan_suffix(body: OpenAICompletionRequest, base: Baseline) -> TaskPlan:
+def _plan_suffix(body: OpenAICompletionRequest, base: RequestDefaults) -> TaskPlan:
     missing = missing_marks(base.vocab.fim)
     if missing:
         raise InvalidRequest(f"this model cannot infill: it has {missing}", field="suffix")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from corral.api.answer_log import AnswerLogs
     from corral.api.incoming import Incoming
     from corral.api.ollama.digest import FileDigest
-    from corral.api.responses.response_store import Archive
+    from corral.api.responses.response_store import ResponseStore
     from corral.api.storage import StateStorage, Storage
     from corral.core.settings import Settings
     from corral.features.batches.runner import BatchRunner
@@ -63,7 +63,7 @@ class ServerServices:
     limits: KeyLimits
     streams: AnswerLogs
     storage: Storage
-    responses: Archive
+    responses: ResponseStore
     journal: Journal | None
     begin_work: Callable[[Incoming, Services, RequestModel, bytearray], DurableWork | None]
     batches: BatchRunner | None

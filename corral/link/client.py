@@ -54,8 +54,8 @@ from corral.link.lifecycle import EngineLifecycle
 from corral.link.listener import EngineListener
 from corral.link.observer import EngineObserver, TaskObserver
 from corral.link.pending_task import MAX_CRASHES, HeldState, MediaFile, PendingTask, charge_crash, suspects
-from corral.link.process import EngineEnd, OpenEnd
-from corral.link.restart import Life
+from corral.link.process import EngineTransport, OpenTransport
+from corral.link.restart import EngineExit
 from corral.link.stream import TaskStream
 
 TaskT = TypeVar("TaskT", Task, Embed)
@@ -77,7 +77,7 @@ class EngineClient:
         sleep_idle_s: float = -1.0,
         on_loading: Callable[[Loading], None] = lambda _: None,
         on_restart: Callable[[str], None] = lambda _: None,
-        open_end: OpenEnd | None = None,
+        open_end: OpenTransport | None = None,
         ids: Iterator[int] | None = None,
         listener: EngineListener | None = None,
         on_cancel: Callable[[PendingTask], None] = lambda _: None,
@@ -300,9 +300,9 @@ class EngineClient:
         for id in list(self._freed):
             self.free_adapter(id)
 
-    def on_lost(self, ready_s: float | None) -> Life:
+    def on_lost(self, ready_s: float | None) -> EngineExit:
         pending = list(self._pending.values())
-        life = Life(ready_s, bool(suspects(pending) or self._answers), self._has_completed)
+        life = EngineExit(ready_s, bool(suspects(pending) or self._answers), self._has_completed)
         self._has_completed = False
         for each in charge_crash(pending):
             message = f"the engine died {each.n_lost} times while working on this request"
@@ -380,7 +380,7 @@ class EngineClient:
             if not answer.done() or answer.cancelled():
                 process.send(Cancel(command.id))
 
-    def _send(self, process: EngineEnd, pending: PendingTask, task: Task | Embed) -> None:
+    def _send(self, process: EngineTransport, pending: PendingTask, task: Task | Embed) -> None:
         try:
             process.send(task, task.fd)
             pending.is_sent = True

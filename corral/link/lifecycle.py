@@ -38,7 +38,7 @@ from corral.link.heartbeat import LOOK_S, HeartbeatMonitor
 from corral.link.idle import Idle
 from corral.link.listener import EngineListener
 from corral.link.owner import EngineOwner
-from corral.link.process import EngineEnd, EngineProcess, OpenEnd
+from corral.link.process import EngineProcess, EngineTransport, OpenTransport
 from corral.link.restart import RestartPolicy
 
 FLUSH_S = 60.0  # for an engine to write its caches to disk on exit
@@ -62,7 +62,7 @@ class EngineLifecycle:
         sleep_idle_s: float,
         on_loading: Callable[[Loading], None],
         on_restart: Callable[[str], None],
-        open_end: OpenEnd | None = None,
+        open_end: OpenTransport | None = None,
     ) -> None:
         """`n_failures`: how many engines in a row may fail without work. `sleep_idle_s`: negative:
         never unload. `open_end`: another kind of engine than a process of this machine."""
@@ -74,7 +74,7 @@ class EngineLifecycle:
         self._on_restart = on_restart
         self._open_end = open_end
         self._policy = RestartPolicy(n_failures)
-        self.process: EngineEnd | None = None
+        self.process: EngineTransport | None = None
         self._main: asyncio.Task[None] | None = None
         self._loaded: asyncio.Future[ModelInfo] = asyncio.get_running_loop().create_future()
         self._opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -302,7 +302,7 @@ class EngineLifecycle:
             code = await asyncio.shield(process.close())
         self._lost_because = self._lost_because or f"the engine process ended with {exit_name(code)}"
 
-    async def _outlive(self, process: EngineEnd) -> None:
+    async def _outlive(self, process: EngineTransport) -> None:
         """Wait until the process is gone; kill it if necessary."""
         while True:
             try:
@@ -310,7 +310,7 @@ class EngineLifecycle:
             except asyncio.TimeoutError:
                 self._look(process)
 
-    def _look(self, process: EngineEnd) -> None:
+    def _look(self, process: EngineTransport) -> None:
         if reason := self._heartbeat.check():
             self._lose(process, reason)
         elif self._stopped_at is not None:
@@ -321,7 +321,7 @@ class EngineLifecycle:
             if is_over and not self._is_closing:
                 self._on_idle(process)
 
-    def _on_idle(self, process: EngineEnd) -> None:
+    def _on_idle(self, process: EngineTransport) -> None:
         if self._owner is None:
             self._fall_asleep(process)
         else:
@@ -330,7 +330,7 @@ class EngineLifecycle:
             fields = {"seconds": self._idle.limit_s(self._listener.n_submitted)}
             _log.info("idle for %(seconds)g s: engine unloaded until the next request", fields)
 
-    def _lose(self, process: EngineEnd, reason: str) -> None:
+    def _lose(self, process: EngineTransport, reason: str) -> None:
         self._lost_because = reason
         process.kill()
 
@@ -380,7 +380,7 @@ class EngineLifecycle:
             return
         revival.set_exception(error) if error is not None else revival.set_result(None)
 
-    def _fall_asleep(self, process: EngineEnd) -> None:
+    def _fall_asleep(self, process: EngineTransport) -> None:
         """Unload the engine; requests wait for the next one."""
         self._be_asleep()
         process.send(Stop())
@@ -392,7 +392,7 @@ class EngineLifecycle:
         self._woken.clear()
         self._unloaded.clear()
 
-    async def _admit(self, planned: MemoryPlan, process: EngineEnd) -> None:
+    async def _admit(self, planned: MemoryPlan, process: EngineTransport) -> None:
         assert self._owner is not None
         try:
             await self._owner.admit(planned)
@@ -402,14 +402,14 @@ class EngineLifecycle:
         else:
             process.send(MemoryGranted())
 
-    def _on_events(self, process: EngineEnd, events: list[Event]) -> None:
+    def _on_events(self, process: EngineTransport, events: list[Event]) -> None:
         for event in events:
             if not isinstance(event, Tokens) and isinstance(event, LifeEvent):  # most are tokens
                 self._on_life_event(event, process)
             else:
                 self._listener.on_event(event)
 
-    def _on_life_event(self, event: LifeEvent, process: EngineEnd) -> None:
+    def _on_life_event(self, event: LifeEvent, process: EngineTransport) -> None:
         if isinstance(event, Heartbeat):
             if reason := self._heartbeat.on_beat(event):
                 self._lose(process, reason)

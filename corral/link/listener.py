@@ -7,7 +7,7 @@ from typing import Protocol
 from corral.core.errors import Unavailable
 from corral.core.result import Answer, CacheEvent, Decodes, ModelInfo, Queue, TaskResult
 from corral.core.settings import EngineSettings
-from corral.link.restart import Life
+from corral.link.restart import EngineExit
 
 
 class EngineListener(Protocol):
@@ -29,7 +29,7 @@ class EngineListener(Protocol):
 
     def on_ready(self, info: ModelInfo) -> None: ...
 
-    def on_lost(self, ready_s: float | None) -> Life:
+    def on_lost(self, ready_s: float | None) -> EngineExit:
         """Handle an engine lost `ready_s` after it was ready; return what it was doing."""
         ...
 

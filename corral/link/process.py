@@ -43,7 +43,7 @@ def spawn_module(
     return process, log
 
 
-class EngineEnd(Protocol):
+class EngineTransport(Protocol):
     """An engine as the front reaches it: `EngineProcess`, or an engine elsewhere."""
 
     log_name: str  # of the logger for its lines
@@ -75,8 +75,8 @@ class EngineEnd(Protocol):
     async def close(self) -> int | None: ...
 
 
-OnEvents = Callable[[EngineEnd, list[Event]], None]
-OpenEnd = Callable[[OnEvents], EngineEnd]
+OnEvents = Callable[[EngineTransport, list[Event]], None]
+OpenTransport = Callable[[OnEvents], EngineTransport]
 
 
 class EngineProcess(asyncio.Protocol):

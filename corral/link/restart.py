@@ -16,7 +16,7 @@ _LONGEST_BLAMED_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class EngineExit:
     """What happened to an engine that is gone."""
 
     ready_s: float | None  # None: never
@@ -35,7 +35,7 @@ class RestartPolicy:
         self._n_taken_down = 0
         self._n_waits = 0
 
-    def end(self, life: Life) -> float | None:
+    def end(self, life: EngineExit) -> float | None:
         """Record a lost engine. Returns the seconds until the next one; None: start no more."""
         if life.has_completed:
             self._n_failed = self._n_taken_down = 0

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from corral.core.errors import CorralError, Unavailable
 from corral.link.frame import BlockingChannel
 from corral.link.lifecycle import shutting_down
-from corral.link.restart import Life, RestartPolicy
+from corral.link.restart import EngineExit, RestartPolicy
 from corral.link.worker_process import WorkerProcess
 
 MAX_TRIES = 2
@@ -210,7 +210,7 @@ class Supervisor(Generic[ProcessT]):
             reason, life = self._outlive(process)
             process = None
 
-    def _outlive(self, process: ProcessT) -> tuple[str, Life | None]:
+    def _outlive(self, process: ProcessT) -> tuple[str, EngineExit | None]:
         """Have a process answer until it is gone. Return how it ended and what it did; None: it rests."""
         began_at = time.monotonic()
         with self._changed:
@@ -221,12 +221,12 @@ class Supervisor(Generic[ProcessT]):
         with self._changed:
             self._process = None
             was_busy = process.was_busy or process.n_running > 0
-            life = Life(time.monotonic() - began_at, was_busy, process.has_answered)
+            life = EngineExit(time.monotonic() - began_at, was_busy, process.has_answered)
             was_rested = self._rested is process
         reason = process.close()
         return reason, None if was_rested else life
 
-    def _start_next(self, reason: str, life: Life | None) -> ProcessT | None:
+    def _start_next(self, reason: str, life: EngineExit | None) -> ProcessT | None:
         """Start the next process, when the policy allows it or there is a question; None: shutting down."""
         while not self._has_ended_before_next(reason, life):
             try:
@@ -238,13 +238,13 @@ class Supervisor(Generic[ProcessT]):
                     raise
                 return process
             except Exception as error:
-                reason, life = _reason_of(error), Life(None)
+                reason, life = _reason_of(error), EngineExit(None)
                 with self._changed:
                     if not self._closing.is_set():
                         self._refuse(f"The {self._name} is down: {reason}")
         return None
 
-    def _has_ended_before_next(self, reason: str, life: Life | None) -> bool:
+    def _has_ended_before_next(self, reason: str, life: EngineExit | None) -> bool:
         """Wait for the time of the next process; return whether the server shuts down first."""
         if life is None:
             with self._changed:

@@ -21,7 +21,7 @@ from corral.link.renderer import Renderer
 from corral.models.directory import Directory
 from corral.models.dispatch import ModelDispatch
 from corral.models.lender import Lender
-from corral.models.model import ServedModel, Surroundings
+from corral.models.model import CatalogContext, ServedModel
 from corral.models.registry import Registry
 from corral.models.store import Locate, ModelStore, Read
 from corral.telemetry.ledger import Ledger
@@ -46,7 +46,7 @@ class ManyModels:
         read: Read | None,
     ) -> None:
         self._renderer = Renderer(server.engine_timeout_s)
-        self._around = Surroundings(self._renderer, locate, ledger, loop)
+        self._around = CatalogContext(self._renderer, locate, ledger, loop)
         self.registry = Registry(catalog, server, self._around)
         self.manager = Directory(self.registry, store, read)
         self._server = server

@@ -76,7 +76,7 @@ class Owner(Protocol):
 
 
 @dataclass(slots=True)
-class Surroundings:
+class CatalogContext:
     """What all models share. `locate` downloads files; it blocks. `of_server`: set before the first load."""
 
     renderer: Renderer
@@ -92,7 +92,7 @@ class ServedModel:
     may_retry = False  # the next request does that
 
     def __init__(
-        self, entry: CatalogModel, registry: Owner, residency: Residency, around: Surroundings
+        self, entry: CatalogModel, registry: Owner, residency: Residency, around: CatalogContext
     ) -> None:
         self.entry = entry
         self._registry = registry

@@ -18,7 +18,7 @@ from corral.core.settings import ServerSettings
 from corral.memory.host import available_bytes
 from corral.memory.plan import HOST
 from corral.models.eviction import Budget
-from corral.models.model import ModelState, ServedModel, Surroundings
+from corral.models.model import CatalogContext, ModelState, ServedModel
 from corral.models.residency import Phase, Residency
 
 Listener: TypeAlias = Callable[[ServedModel], None]
@@ -57,7 +57,9 @@ class Entry:
 class Registry:
     """Mutable, on the event loop."""
 
-    def __init__(self, catalog: Sequence[CatalogModel], server: ServerSettings, around: Surroundings) -> None:
+    def __init__(
+        self, catalog: Sequence[CatalogModel], server: ServerSettings, around: CatalogContext
+    ) -> None:
         self._server = server
         self._around = around
         self._host_bytes = host_budget(server)

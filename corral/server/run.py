@@ -69,10 +69,10 @@ async def serve(settings: Settings, on_listening: Callable[[str], None], open_li
     tls = open_tls(settings.server)
     with open_listener(settings.server) as listener:
         warn_without_key(settings.server, listener)
-        await _Life(settings, on_listening, listener, tls, open_life).run()
+        await _ServerLifecycle(settings, on_listening, listener, tls, open_life).run()
 
 
-class _Life:
+class _ServerLifecycle:
     def __init__(
         self,
         settings: Settings,

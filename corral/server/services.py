@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from corral.api.answer_log import AnswerLogs
 from corral.api.ollama.digest import FileDigest
 from corral.api.openapi import describe
-from corral.api.responses.response_store import Archive
+from corral.api.responses.response_store import ResponseStore
 from corral.api.route_table import RouteTable
 from corral.api.storage import Storage
 from corral.core.settings import ServerSettings, Settings
@@ -70,7 +70,7 @@ def open_services(
         limits=KeyLimits(ledger),
         streams=AnswerLogs(),
         storage=storage,
-        responses=Archive(storage.documents),
+        responses=ResponseStore(storage.documents),
         journal=_open_journal(server, registry),
         begin_work=begin_work,
         batches=_open_batches(storage, models),

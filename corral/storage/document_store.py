@@ -51,7 +51,7 @@ class DocumentStore:
         assert path is not None or not is_shared
         self.is_shared = is_shared
         self._directory = SaveDirectory(path, option="--responses") if path is not None else None
-        self._shelves: dict[str, Shelf] = {}
+        self._shelves: dict[str, KeyFolder] = {}
         self._disk = concurrent.futures.ThreadPoolExecutor(1, "responses")
         self._failure = ""  # of the last write
         self._pending: Counter[tuple[str, str]] = Counter()  # changes, by client and id
@@ -110,7 +110,7 @@ class DocumentStore:
         """Wait until everything is on disk."""
         await asyncio.to_thread(self._disk.shutdown)
 
-    def _remember(self, shelf: Shelf, id: str, data: bytes) -> None:
+    def _remember(self, shelf: KeyFolder, id: str, data: bytes) -> None:
         shelf.memory[id] = data
         if self._directory is not None:
             shelf.unwritten[id] = data
@@ -144,17 +144,17 @@ class DocumentStore:
         error = writing.exception()
         self._failure = repr(error) if error is not None else writing.result()
 
-    def _shelf(self, client: Client) -> Shelf:
+    def _shelf(self, client: Client) -> KeyFolder:
         name = folder_name(client)
         if name not in self._shelves:
-            self._shelves[name] = Shelf(self._directory, name)
+            self._shelves[name] = KeyFolder(self._directory, name)
         return self._shelves[name]
 
     def _run(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._disk, work, *args)
 
 
-def _edit(shelf: Shelf, id: str, edit: Edit) -> bool:
+def _edit(shelf: KeyFolder, id: str, edit: Edit) -> bool:
     with shelf.locked():
         data = shelf.read(id)
         if data is not None:
@@ -183,7 +183,7 @@ def missing_room(fd: int, n_bytes: int) -> str:
     return os.strerror(errno.ENOSPC) if n_blocks * facts.f_frsize < n_bytes else ""
 
 
-class Shelf:
+class KeyFolder:
     """Mutable: what one key has. All that uses files belongs into the thread of the disk."""
 
     def __init__(self, parent: SaveDirectory | None, name: str) -> None:

@@ -27,7 +27,7 @@ from corral.core.client import Client
 from corral.core.errors import CorralError
 from corral.core.file import write_all
 from corral.storage.chat_store import folder_name
-from corral.storage.journal_record import History, Opening, encode_opening, read_history
+from corral.storage.journal_record import History, JournalHeader, encode_opening, read_history
 from corral.storage.save_directory import SaveDirectory
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class Journal:
             self._move_all(lambda _: False)
         self.found = self._scan()
 
-    async def create(self, opening: Opening) -> JournalFile | None:
+    async def create(self, opening: JournalHeader) -> JournalFile | None:
         """Begin the file of a request, in the place of one with the same id; None: it cannot be written."""
         return await self.run(self._create, opening)
 
@@ -193,7 +193,7 @@ class Journal:
         kept_s = KEPT_S if history.ended_at else self._max_age_s
         return time.time() > modified_at + kept_s
 
-    def _create(self, opening: Opening) -> JournalFile | None:
+    def _create(self, opening: JournalHeader) -> JournalFile | None:
         data, name = encode_opening(opening), _name(opening.id)
         try:
             shelf = self._shelf(folder_name(opening.client))

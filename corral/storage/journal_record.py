@@ -35,7 +35,7 @@ _HEAD = struct.Struct("<II")
 _NO_TIMINGS = Timings(cache_n=0, prompt_n=0, prompt_ms=0.0, predicted_n=0, predicted_ms=0.0)
 
 
-class Opening(msgspec.Struct, frozen=True, kw_only=True):
+class JournalHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The first record: the request, and what its answer depends on. `seed`: of the ids in the answer.
     `has_ids`: events have ids. `is_background`: a response that is found by its id. `model`: what
     distinguishes the model from others; `model_name`: by which a server finds it."""
@@ -55,7 +55,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     model_name: str = ""
 
 
-class Step(msgspec.Struct, frozen=True, array_like=True, tag="t"):
+class TokensRecord(msgspec.Struct, frozen=True, array_like=True, tag="t"):
     """`Tokens` of a choice; written without the fields at its end that are not needed."""
 
     choice: int
@@ -74,7 +74,7 @@ class Rewritten(msgspec.Struct, frozen=True, array_like=True, tag="edited"):
     text: str
 
 
-class Other(msgspec.Struct, frozen=True, array_like=True, tag="r"):
+class ResultRecord(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     """Another result of a choice, and its time in Unix seconds."""
 
     choice: int
@@ -82,7 +82,7 @@ class Other(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     time: int
 
 
-class Controlled(msgspec.Struct, frozen=True, array_like=True, tag="c"):
+class ControlRecord(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     """The client has controlled a choice."""
 
     choice: int
@@ -90,15 +90,15 @@ class Controlled(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     n_predict: int
 
 
-class End(msgspec.Struct, frozen=True, array_like=True, tag="e"):
+class EndRecord(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     """The request has ended, whatever its choices have come to."""
 
     time: int
 
 
-Record = Step | Other | Controlled | End
+Record = TokensRecord | ResultRecord | ControlRecord | EndRecord
 T = TypeVar("T")
-_opening_decoder = msgspec.msgpack.Decoder(Opening)
+_opening_decoder = msgspec.msgpack.Decoder(JournalHeader)
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record, dec_hook=decode_hook)
 _encode = msgspec.msgpack.Encoder(enc_hook=encode_hook).encode
 _DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -108,10 +108,10 @@ _DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 class History:
     """Mutable: the records of one file. `n_bytes`: up to the end of the last whole one."""
 
-    opening: Opening
+    opening: JournalHeader
     n_bytes: int
     results: list[tuple[int, TaskResult, int]] = field(default_factory=list)  # choice, result, time
-    controls: list[Controlled] = field(default_factory=list)
+    controls: list[ControlRecord] = field(default_factory=list)
     ended_at: int = 0
 
     @property
@@ -149,13 +149,13 @@ class History:
         self.results.append((choice, tokens, 0))
 
 
-def encode_opening(opening: Opening) -> bytes:
+def encode_opening(opening: JournalHeader) -> bytes:
     return MAGIC + frame(_encode(opening))
 
 
 def encode_result(choice: int, result: TaskResult, time: int, keeps_timings: bool) -> bytes:
     if not isinstance(result, Tokens):
-        return frame(_encode(Other(choice, result, time)))  # type: ignore[arg-type]
+        return frame(_encode(ResultRecord(choice, result, time)))  # type: ignore[arg-type]
     values: list[Any] = ["t", choice, result.tokens, result.text, result.timings.predicted_n]
     if result.probs or keeps_timings:
         values += [result.probs, result.timings if keeps_timings else None]
@@ -163,11 +163,11 @@ def encode_result(choice: int, result: TaskResult, time: int, keeps_timings: boo
 
 
 def encode_control(choice: int, verb: ControlVerb, n_predict: int) -> bytes:
-    return frame(_encode(Controlled(choice, verb, n_predict)))
+    return frame(_encode(ControlRecord(choice, verb, n_predict)))
 
 
 def encode_end(time: int) -> bytes:
-    return frame(_encode(End(time)))
+    return frame(_encode(EndRecord(time)))
 
 
 def frame(record: bytes) -> bytes:
@@ -191,15 +191,15 @@ def read_history(data: bytes) -> History | None:
 
 def _add(history: History, record: Record) -> bool:
     """Add a record; False: it cannot follow those before."""
-    if isinstance(record, End):
+    if isinstance(record, EndRecord):
         history.ended_at = record.time
         return True
     if not 0 <= record.choice < len(history.opening.tasks):
         return False
-    if isinstance(record, Controlled):
+    if isinstance(record, ControlRecord):
         history.controls.append(record)
         return True
-    if isinstance(record, Other):
+    if isinstance(record, ResultRecord):
         if isinstance(record.result, Rewritten):
             history.rewrite(record.choice, record.result)
         else:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from corral.api.responses.output import Output
 from corral.api.responses.tool import ToolTable, parse_tools
-from corral.api.shared.warnings import Remarks
+from corral.api.shared.warnings import Warnings
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Reasoning
 from tests.contract.inline import Server
 from tests.contract.messages_client import tasks
@@ -205,7 +205,7 @@ def test_all_of_a_custom_tools_input_is_passed_on_however_it_was_cut(text, data)
         events.append(CallArguments(0, whole[:n]))
         whole = whole[n:]
     parser: Any = _Events(events)
-    output = Output(parser, "resp_0", parse_tools([CUSTOM], Remarks()), seals=False)
+    output = Output(parser, "resp_0", parse_tools([CUSTOM], Warnings()), seals=False)
     output.feed("")
     output.finish(is_whole=True)
     (item,) = output.writer.items

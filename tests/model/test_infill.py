@@ -9,7 +9,7 @@ import pytest
 
 from corral.core.fim import FimTokens
 from corral.core.params import GenerationParams
-from corral.generate.params import Baseline
+from corral.generate.params import RequestDefaults
 from corral.generate.prepare_infill import CHARS_PER_TOKEN, plan_infill
 from corral.llama.model import Model
 from corral.schema.infill import InfillRequest
@@ -40,7 +40,7 @@ def prompt_of(vocab, n_predict=16, **body) -> list[int]:
     request = InfillRequest(
         **{"input_prefix": PREFIX, "input_suffix": SUFFIX, "n_predict": n_predict, **body}
     )
-    plan = plan_infill(request, Baseline(vocab, N_CTX, 1, GenerationParams(), n_batch=N_BATCH))
+    plan = plan_infill(request, RequestDefaults(vocab, N_CTX, 1, GenerationParams(), n_batch=N_BATCH))
     (prompt,) = plan.prompts
     return prompt
 

@@ -10,12 +10,12 @@ import pytest
 
 from corral import __version__
 from corral.fleet.ray import rpc_host
-from corral.fleet.ray.message import Place, decode_place
+from corral.fleet.ray.message import EnginePlace, decode_place
 
 ELSEWHERE = "198.51.100.1"
 
 
-async def start(version: str = __version__, may_be_public: bool = False) -> Place:
+async def start(version: str = __version__, may_be_public: bool = False) -> EnginePlace:
     return decode_place(await rpc_host.RpcHost().start(version, 1, 1, may_be_public))
 
 

@@ -17,7 +17,7 @@ from corral.core.result import Failed, HandedOver
 from corral.core.settings import EngineSettings
 from corral.core.task import HandOver
 from corral.fleet.ray.bridge import _peek
-from corral.fleet.ray.bridge_channel import Conversation
+from corral.fleet.ray.bridge_channel import BridgeChannel
 from corral.fleet.ray.host import EngineHost
 from corral.fleet.ray.join import import_ray, split_address
 from corral.fleet.ray.message import Asked, Exit, Frame, Frames, Part, Saved, decode_place, encode
@@ -130,7 +130,7 @@ class Front:
 
 def test_the_state_of_a_task_that_is_handed_over_arrives_before_the_answer():
     engine = Line()
-    conversation = Conversation(engine)
+    conversation = BridgeChannel(engine)
     body = msgspec.msgpack.encode(HandOver(id=7, task_id=3, fd=5))
     assert _peek(body).saves
     front = Front(Frame(body, 7, saves=True))
@@ -144,7 +144,7 @@ def test_the_state_of_a_task_that_is_handed_over_arrives_before_the_answer():
 
 def test_a_save_that_is_cancelled_has_no_file():
     engine, front = Line(), Front(Frame(b"save", 7, saves=True), Frame(b"cancel", 7))
-    Conversation(engine).run(front)
+    BridgeChannel(engine).run(front)
     assert front.told == [Saved(7)]
     assert engine.written == [b"save", b"cancel"]
     os.close(engine.fds[0])
@@ -152,7 +152,7 @@ def test_a_save_that_is_cancelled_has_no_file():
 
 def test_a_save_that_fails_has_no_file():
     engine, front = Line(), Front(Frame(b"save", 7, saves=True))
-    conversation = Conversation(engine)
+    conversation = BridgeChannel(engine)
     conversation.run(front)
     os.write(engine.fds[0], b"half")
     conversation.receive(encode_frame([Failed(7, Conflict("no").info())])[LENGTH_BYTES:])
@@ -162,14 +162,14 @@ def test_a_save_that_fails_has_no_file():
 
 def test_parts_are_the_file_of_the_next_command():
     engine = Line()
-    Conversation(engine).run(Front(Part(b"one "), Part(b"file"), Frame(b"restore", 7, takes=True)))
+    BridgeChannel(engine).run(Front(Part(b"one "), Part(b"file"), Frame(b"restore", 7, takes=True)))
     assert os.pread(engine.fds[0], 100, 0) == b"one file"
     assert engine.written == [b"restore"]
     os.close(engine.fds[0])
 
 
 def test_what_is_said_before_the_bridge_has_come_waits_for_it():
-    front, conversation = Front(), Conversation(Line())
+    front, conversation = Front(), BridgeChannel(Line())
     early = threading.Thread(target=conversation.say, args=(Exit(3),))
     early.start()
     conversation.run(front)

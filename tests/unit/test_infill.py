@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
 from corral.core.fim import FimTokens
 from corral.core.params import GenerationParams
-from corral.generate.params import Baseline
+from corral.generate.params import RequestDefaults
 from corral.generate.prepare_infill import (
     CHARS_PER_TOKEN,
     Sizes,
@@ -61,7 +61,9 @@ def prepare(
     vocab = vocab or InfillVocab()
     request = InfillRequest(**{"input_prefix": "abc", "input_suffix": "xyz", **body})
     defaults = GenerationParams()
-    base = Baseline(vocab, n_ctx, 1, defaults, system, n_batch=n_batch, is_suffix_first=is_suffix_first)
+    base = RequestDefaults(
+        vocab, n_ctx, 1, defaults, system, n_batch=n_batch, is_suffix_first=is_suffix_first
+    )
     plan = plan_infill(request, base)
     (tokens,) = plan.prompts
     return vocab.detokenize(tokens), plan.warnings

@@ -14,7 +14,7 @@ from corral.core.errors import CorralError
 from corral.core.result import Tokens
 from corral.storage import journal as module
 from corral.storage.journal import SUFFIX, Journal, JournalFile
-from corral.storage.journal_record import Opening, encode_end, encode_result, read_history
+from corral.storage.journal_record import JournalHeader, encode_end, encode_result, read_history
 from tests.fuzz.targets.journal import OPENING, RESULTS, WHOLE
 
 MIB = 1 << 20
@@ -24,7 +24,7 @@ def open_journal(path: Path, max_bytes: int = MIB, max_age_s: float = 100.0, fsy
     return Journal(path, max_bytes, max_age_s, fsync)
 
 
-def opening(id: str, client: str = "amy", n_bytes: int = 0) -> Opening:
+def opening(id: str, client: str = "amy", n_bytes: int = 0) -> JournalHeader:
     return msgspec.structs.replace(OPENING, id=id, client=Client(client, client), body=bytes(n_bytes))
 
 

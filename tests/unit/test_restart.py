@@ -10,13 +10,13 @@ from corral.core.task import Task
 from corral.link.heartbeat import LOOK_S, HeartbeatMonitor
 from corral.link.idle import Idle
 from corral.link.pending_task import MAX_CRASHES, MAX_LOST, PendingTask, charge_crash, suspects
-from corral.link.restart import SOUND_S, Life, RestartPolicy
+from corral.link.restart import SOUND_S, EngineExit, RestartPolicy
 from corral.link.stream import TaskStream
 
-NEVER_READY = Life(ready_s=None)
-FELL_OVER = Life(ready_s=1.0)
-TAKEN_DOWN = Life(ready_s=1.0, has_suspects=True)
-GOOD = Life(ready_s=1.0, has_completed=True)
+NEVER_READY = EngineExit(ready_s=None)
+FELL_OVER = EngineExit(ready_s=1.0)
+TAKEN_DOWN = EngineExit(ready_s=1.0, has_suspects=True)
+GOOD = EngineExit(ready_s=1.0, has_completed=True)
 
 
 # --- the policy
@@ -49,11 +49,11 @@ def test_whoever_takes_engines_down_never_uses_up_the_limit():
 
 def test_an_engine_that_dies_while_it_loads_has_no_work_to_charge_crash():
     policy = RestartPolicy(1)
-    assert policy.end(Life(None, has_suspects=True)) == 0.5
-    assert policy.end(Life(None, has_suspects=True)) is None
+    assert policy.end(EngineExit(None, has_suspects=True)) == 0.5
+    assert policy.end(EngineExit(None, has_suspects=True)) is None
 
 
-@pytest.mark.parametrize("proof", [GOOD, Life(ready_s=SOUND_S)])
+@pytest.mark.parametrize("proof", [GOOD, EngineExit(ready_s=SOUND_S)])
 def test_an_engine_that_was_good_for_something_makes_all_forgotten(proof):
     policy = RestartPolicy(2)
     for _ in range(3):
@@ -64,15 +64,15 @@ def test_an_engine_that_was_good_for_something_makes_all_forgotten(proof):
 
 def test_one_that_has_completed_tasks_and_was_taken_down_begins_a_new_row():
     policy = RestartPolicy(0)
-    assert [policy.end(Life(5.0, has_suspects=True, has_completed=True)) for _ in range(9)] == [0] * 9
+    assert [policy.end(EngineExit(5.0, has_suspects=True, has_completed=True)) for _ in range(9)] == [0] * 9
 
 
 def test_what_a_cluster_or_network_causes_is_waited_for_without_end():
     policy = RestartPolicy(0)
-    away = Life(ready_s=None, may_pass=True)
-    assert policy.end(Life(ready_s=1.0, may_pass=True)) == 0
+    away = EngineExit(ready_s=None, may_pass=True)
+    assert policy.end(EngineExit(ready_s=1.0, may_pass=True)) == 0
     assert [policy.end(away) for _ in range(9)] == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
-    assert policy.end(Life(ready_s=1.0, may_pass=True)) == 0
+    assert policy.end(EngineExit(ready_s=1.0, may_pass=True)) == 0
     assert policy.end(away) == 0.5
     assert policy.end(NEVER_READY) is None
 

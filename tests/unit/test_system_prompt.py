@@ -13,7 +13,7 @@ from corral.chat.guard import Guard
 from corral.core.errors import ContextExceeded, CorralError, InvalidRequest
 from corral.core.params import GenerationParams
 from corral.engine.context_shift import plan_shift
-from corral.generate.params import Baseline
+from corral.generate.params import RequestDefaults
 from corral.generate.prepare import apply_system_prompt, plan_completion
 from corral.generate.prepare_chat import tokenize_chat
 from corral.generate.system_prompt import (
@@ -50,7 +50,7 @@ def letters(text: str) -> list[int]:
 
 def prepare(system: SystemPrompt = NONE, **body):
     request = CompletionRequest.model_validate(body)
-    return plan_completion(request, Baseline(WORDS, 64, 2, GenerationParams(), system))
+    return plan_completion(request, RequestDefaults(WORDS, 64, 2, GenerationParams(), system))
 
 
 def system_prompt(given):
@@ -91,7 +91,7 @@ def test_anything_else_is_refused_by_name(given):
 def test_its_bos_is_that_of_all_prompts():
     assert system_prompt("ab") == SystemPrompt((BOS, *letters("ab")))
     assert system_prompt({"prompt": "", **NAMES}) == SystemPrompt((), **NAMES)
-    base = Baseline(WORDS, 64, 2, GenerationParams(), system_prompt("old"))
+    base = RequestDefaults(WORDS, 64, 2, GenerationParams(), system_prompt("old"))
     silent, asked = (
         CompletionRequest.model_validate(body) for body in ({"prompt": ""}, {"system_prompt": "ab"})
     )
@@ -178,7 +178,7 @@ def test_nothing_to_continue_is_still_nothing():
 def test_a_chat_behind_it_has_no_bos(guard, adds_bos):
     words = BosVocab(adds_bos)
     bos = [BOS] if adds_bos else []
-    first = Baseline(words, 64, 2, GenerationParams())
+    first = RequestDefaults(words, 64, 2, GenerationParams())
     later = replace(first, system=system_prompt("ab"))
     assert tokenize_chat("hello", first, guard) == [*bos, *letters("hello")]
     for text in ("hello", "<s>hello"):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from corral.api.shared.content import Fields, Part, keeps_no_files, require_text, typed_parts, wrap_text
-from corral.api.shared.warnings import Remarks
+from corral.api.shared.warnings import Warnings
 from corral.core.errors import InvalidRequest
 
 Block = Fields
@@ -16,7 +16,7 @@ CACHE_TTLS = ("5m", "1h")  # the default first
 _PDF = "application/pdf"
 
 
-class BlockRemarks(Remarks):
+class BlockRemarks(Warnings):
     """Mutable: warnings, and how long the last block that is marked for the cache is to stay there.
 
     `pdf_texts`: the texts of PDF documents, by the places of their blocks.

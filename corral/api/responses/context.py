@@ -9,7 +9,7 @@ from corral.api.responses.file import read_files
 from corral.api.responses.item import RESPONSE, Item, new_id, normalize_items
 from corral.api.responses.parse import ParsedResponses, Placed, parse_context
 from corral.api.responses.render import Events, ResponsesRenderer
-from corral.api.responses.response_store import Archive
+from corral.api.responses.response_store import ResponseStore
 from corral.api.responses.schema import ContextFields
 from corral.api.responses.stored import StoredResponse
 from corral.api.responses.truncation import truncate
@@ -23,12 +23,12 @@ _FIRST_INPUT = 1 << 31  # items that are asked are numbered from here, those tha
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ResponseContext:
     """`input`: the new items; `items`: all items, with the client's names of them."""
 
     id: str
     client: Client
-    archive: Archive
+    archive: ResponseStore
     input: list[Item]
     items: Placed
     conversation: Conversation | None
@@ -54,7 +54,7 @@ class Exchange:
         return [*events, *renderer.end(lost)]
 
 
-async def open_exchange(call: AnyCall, body: ContextFields) -> Exchange:
+async def open_exchange(call: AnyCall, body: ContextFields) -> ResponseContext:
     archive, client = call.services.responses, call.client
     id, conversation, before = new_id(RESPONSE), None, []
     if body.conversation is not None:
@@ -69,7 +69,7 @@ async def open_exchange(call: AnyCall, body: ContextFields) -> Exchange:
     new = normalize_items(body.input if is_new else [], "input", id, _FIRST_INPUT)
     input = await archive.resolve(client, new, before)
     items = [*before, *((f"input[{i}]", item) for i, item in enumerate(input))]
-    return Exchange(id, client, archive, input, items, conversation)
+    return ResponseContext(id, client, archive, input, items, conversation)
 
 
 def _is_question(body: ContextFields, has_context: bool) -> bool:
@@ -77,7 +77,7 @@ def _is_question(body: ContextFields, has_context: bool) -> bool:
     return "input" in body.model_fields_set and not has_context and not body.instructions
 
 
-async def parse_exchange(call: AnyCall, body: ContextFields, exchange: Exchange) -> ParsedResponses:
+async def parse_exchange(call: AnyCall, body: ContextFields, exchange: ResponseContext) -> ParsedResponses:
     services = call.services
     texts = await run_for_client(read_files(exchange.items, services.media_source), call.caller.disconnect)
     parsed = await services.pools.run_prompt(call.client, parse_context, body, exchange.items, texts)

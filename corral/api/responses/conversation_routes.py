@@ -16,7 +16,7 @@ from corral.api.render.warning import render_warnings
 from corral.api.responses.conversation import Conversation
 from corral.api.responses.error import RESPONSES_ERRORS
 from corral.api.responses.item import Item, normalize_items
-from corral.api.responses.response_store import Archive
+from corral.api.responses.response_store import ResponseStore
 from corral.api.responses.schema import (
     CONVERSATION,
     DELETED,
@@ -176,7 +176,7 @@ async def delete_item(request: Request, services: ServerServices, id: _Id, item_
     return JsonResponse((await archive.edit_conversation(client, id, remove)).render())
 
 
-def _archive(services: ServerServices, caller: Caller) -> tuple[Archive, Client]:
+def _archive(services: ServerServices, caller: Caller) -> tuple[ResponseStore, Client]:
     return services.responses, caller.client
 
 

@@ -16,7 +16,7 @@ from corral.api.responses.mcp import DECLINED, output_text
 from corral.api.responses.part import as_parts, parse_part, parse_text
 from corral.api.responses.tool import CUSTOM_INPUT, flat_name
 from corral.api.shared.content import Part, plain, require_text
-from corral.api.shared.warnings import Remarks
+from corral.api.shared.warnings import Warnings
 from corral.core.errors import InvalidRequest
 
 _SEAL = "corral:"  # of reasoning in a form to send back, as this server writes it
@@ -36,13 +36,13 @@ def seal(text: str) -> str:
     return _SEAL + base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
 
 
-class Transcript:
+class MessageBuilder:
     """Mutable: grows item by item. `names`: the client's names of canonical fields.
 
     `file_texts`: the contents of files, by the places of their parts.
     """
 
-    def __init__(self, file_texts: Mapping[str, str], remarks: Remarks) -> None:
+    def __init__(self, file_texts: Mapping[str, str], remarks: Warnings) -> None:
         self.messages: list[dict[str, Any]] = []
         self.names: dict[str, str] = {}
         self._file_texts = file_texts

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.api.responses.item import Item, normalize_items
-from corral.api.responses.message_builder import Transcript
+from corral.api.responses.message_builder import MessageBuilder
 from corral.api.responses.schema import ContextFields, ResponsesRequest, TextFormat
 from corral.api.responses.tool import ToolTable, parse_choice, parse_tools
 from corral.api.shared.effort import known_effort
-from corral.api.shared.warnings import Remarks, generation_fields, nested_warnings
+from corral.api.shared.warnings import Warnings, generation_fields, nested_warnings
 from corral.core.errors import InvalidRequest
 from corral.schema.chat import ChatRequest
 from corral.schema.parse import parse_request
@@ -38,8 +38,8 @@ class ParsedResponses:
 
 def parse_context(body: ContextFields, items: Placed, file_texts: Mapping[str, str]) -> ParsedResponses:
     """Convert a request. `items`: everything that precedes the answer."""
-    remarks = Remarks()
-    transcript = Transcript(file_texts, remarks)
+    remarks = Warnings()
+    transcript = MessageBuilder(file_texts, remarks)
     _add_instructions(body.instructions, transcript)
     for place, item in items:
         transcript.add(item, place)
@@ -72,7 +72,7 @@ def wants_logprobs(body: ResponsesRequest) -> bool:
     return LOGPROBS in body.include or bool(body.top_logprobs)
 
 
-def _add_instructions(instructions: Any, transcript: Transcript) -> None:
+def _add_instructions(instructions: Any, transcript: MessageBuilder) -> None:
     if instructions is None or instructions == "":
         return
     if isinstance(instructions, str):
@@ -91,7 +91,7 @@ def _tool_names(table: ToolTable, functions: list[dict[str, Any]]) -> dict[str, 
     return names
 
 
-def _reasoning_fields(body: ContextFields, remarks: Remarks) -> dict[str, Any]:
+def _reasoning_fields(body: ContextFields, remarks: Warnings) -> dict[str, Any]:
     if body.reasoning is None:
         return {}
     for name in ("summary", "generate_summary"):
@@ -104,7 +104,7 @@ def _reasoning_fields(body: ContextFields, remarks: Remarks) -> dict[str, Any]:
     return {**thinks, "reasoning_effort": known_effort(effort)}
 
 
-def _format_fields(body: ContextFields, names: dict[str, str], remarks: Remarks) -> dict[str, Any]:
+def _format_fields(body: ContextFields, names: dict[str, str], remarks: Warnings) -> dict[str, Any]:
     if body.text is None:
         return {}
     if body.text.verbosity is not None:
@@ -130,7 +130,7 @@ def _response_format(format: TextFormat) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"schema": format.schema_}}
 
 
-def _answer_fields(body: ResponsesRequest, remarks: Remarks) -> dict[str, Any]:
+def _answer_fields(body: ResponsesRequest, remarks: Warnings) -> dict[str, Any]:
     for name in dict.fromkeys(body.include):
         if name not in _INCLUDED:
             remarks.warn("include", f"has no effect with '{name:.64}'")

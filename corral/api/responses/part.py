@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from corral.api.shared.content import Fields, Part, keeps_no_files, require_text, typed_parts, wrap_text
-from corral.api.shared.warnings import Remarks
+from corral.api.shared.warnings import Warnings
 from corral.core.errors import InvalidRequest
 
 _TEXTS = {
@@ -25,7 +25,7 @@ _OF_FILE = ("file_data", "file_url", "file_id", "filename", "detail", "prompt_ca
 as_parts = partial(typed_parts, text_type="input_text", noun="parts")
 
 
-def parse_part(part: Fields, place: str, file_texts: Mapping[str, str], remarks: Remarks) -> Part:
+def parse_part(part: Fields, place: str, file_texts: Mapping[str, str], remarks: Warnings) -> Part:
     """Convert a part. `file_texts`: the contents of files, keyed by the places of their parts."""
     kind = part["type"]
     if kind in _TEXTS:
@@ -39,7 +39,7 @@ def parse_part(part: Fields, place: str, file_texts: Mapping[str, str], remarks:
     raise InvalidRequest(f"parts of the type '{kind:.64}' are not supported", field=f"{place}.type")
 
 
-def parse_text(part: Fields, place: str, remarks: Remarks) -> Part:
+def parse_text(part: Fields, place: str, remarks: Warnings) -> Part:
     kind = part["type"]
     if kind not in _TEXTS:
         raise InvalidRequest("only texts are supported here", field=f"{place}.type")
@@ -52,20 +52,20 @@ def refuse_file_id(part: Fields, place: str) -> None:
         raise keeps_no_files(f"{place}.file_id")
 
 
-def _parse_image(part: Fields, place: str, remarks: Remarks) -> Part:
+def _parse_image(part: Fields, place: str, remarks: Warnings) -> Part:
     remarks.check_keys(part, _OF_IMAGE, place)
     refuse_file_id(part, place)
     _check_detail(part, place, remarks)
     return {"type": "image_url", "image_url": {"url": require_text(part, "image_url", place)}}
 
 
-def _parse_file(part: Fields, place: str, file_texts: Mapping[str, str], remarks: Remarks) -> Part:
+def _parse_file(part: Fields, place: str, file_texts: Mapping[str, str], remarks: Warnings) -> Part:
     remarks.check_keys(part, _OF_FILE, place)
     _check_detail(part, place, remarks)
     document = wrap_text("document", file_texts[place], {"title": part.get("filename")}, "title")
     return {"type": "text", "text": document}
 
 
-def _check_detail(part: Fields, place: str, remarks: Remarks) -> None:
+def _check_detail(part: Fields, place: str, remarks: Warnings) -> None:
     if part.get("detail") not in (None, "auto"):
         remarks.warn(f"{place}.detail", "has no effect: it is used as it is")

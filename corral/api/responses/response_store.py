@@ -37,7 +37,7 @@ class RunningResponse:
         return self.renderer.response
 
 
-class Archive:
+class ResponseStore:
     """Mutable: also holds the responses that run in the background."""
 
     def __init__(self, store: DocumentStore) -> None:

@@ -21,7 +21,7 @@ from corral.api.body import JsonResponse
 from corral.api.followed_stream import FollowedStream
 from corral.api.json_encode import PIECE_BYTES
 from corral.api.respond import open_choices, place_in_queue, render_large, respond_events, respond_whole
-from corral.api.responses.context import Exchange, parse_exchange
+from corral.api.responses.context import ResponseContext, parse_exchange
 from corral.api.responses.item import Item
 from corral.api.responses.mcp import (
     McpAccess,
@@ -53,7 +53,7 @@ Events = AsyncGenerator[Any]
 _log = logging.getLogger("corral")
 
 
-async def open_runner(call: Call[ResponsesRequest], exchange: Exchange) -> ResponseRunner:
+async def open_runner(call: Call[ResponsesRequest], exchange: ResponseContext) -> ResponseRunner:
     """Prepare the first turn, so that an invalid request is refused before anything runs."""
     sessions, access = call.services.mcp, {}
     if sessions is not None and is_mcp(call.body.tools):
@@ -68,7 +68,7 @@ class ResponseRunner:
     """Mutable: one response. `access`: by the label of the MCP server."""
 
     def __init__(
-        self, call: Call[ResponsesRequest], exchange: Exchange, access: dict[str, McpAccess]
+        self, call: Call[ResponsesRequest], exchange: ResponseContext, access: dict[str, McpAccess]
     ) -> None:
         self._call, body = call, call.body
         self._body = body

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from corral.api.shared.warnings import Remarks
+from corral.api.shared.warnings import Warnings
 from corral.chat.message import MAX_TOOLS
 from corral.core.errors import InvalidRequest
 
@@ -50,7 +50,7 @@ def flat_name(name: str, namespace: str | None) -> str:
     return f"{namespace}.{name}" if namespace and namespace != name else name
 
 
-def parse_tools(tools: Any, remarks: Remarks) -> ToolTable:
+def parse_tools(tools: Any, remarks: Warnings) -> ToolTable:
     """Convert tools; hosted ones are dropped with a warning."""
     table = ToolTable()
     if tools is None:
@@ -89,7 +89,7 @@ def parse_choice(choice: Any, table: ToolTable) -> tuple[Any, list[Tool]]:
 
 
 def _flatten(
-    tools: list[Any], place: str, namespace: str | None, remarks: Remarks
+    tools: list[Any], place: str, namespace: str | None, remarks: Warnings
 ) -> Iterator[tuple[Tool, str, str | None]]:
     """Yield all tools with their places, including those in namespaces."""
     for i, tool in enumerate(tools):
@@ -120,14 +120,14 @@ def _add(table: ToolTable, tool: Tool, kind: str, function: Tool, place: str, na
     table.functions.append({"type": "function", "function": function})
 
 
-def _function(tool: Tool, place: str, remarks: Remarks) -> Tool:
+def _function(tool: Tool, place: str, remarks: Warnings) -> Tool:
     remarks.check_keys(tool, _OF_FUNCTION, place)
     _check_callers(tool, place, remarks)
     kept = ("description", "parameters", "strict")
     return {"name": "", **{name: tool[name] for name in kept if tool.get(name) is not None}}
 
 
-def _custom(tool: Tool, place: str, remarks: Remarks) -> Tool:
+def _custom(tool: Tool, place: str, remarks: Warnings) -> Tool:
     remarks.check_keys(tool, _OF_CUSTOM, place)
     _check_callers(tool, place, remarks)
     text: Tool = {"type": "string", **_parse_format(tool.get("format"), f"{place}.format", remarks)}
@@ -141,13 +141,13 @@ def _custom(tool: Tool, place: str, remarks: Remarks) -> Tool:
     return {"name": "", **about, "parameters": parameters}
 
 
-def _check_callers(tool: Tool, place: str, remarks: Remarks) -> None:
+def _check_callers(tool: Tool, place: str, remarks: Warnings) -> None:
     callers = tool.get("allowed_callers")
     if callers is not None and callers != ["direct"]:
         remarks.warn(f"{place}.allowed_callers", "was ignored: the model calls all tools directly")
 
 
-def _parse_format(format: Any, place: str, remarks: Remarks) -> Tool:
+def _parse_format(format: Any, place: str, remarks: Warnings) -> Tool:
     """Return the schema of a custom tool's text. A regular expression is enforced; other grammars are shown
     to the model."""
     if format is None:

@@ -10,7 +10,7 @@ from typing import Any
 from corral.api.responses.parse import ParsedResponses
 from corral.generate.call import AnyCall
 from corral.generate.model import ChatSettings
-from corral.generate.params import Baseline
+from corral.generate.params import RequestDefaults
 from corral.generate.prepare_chat import count_chat_tokens, mark_chat
 from corral.schema.chat import ChatRequest
 
@@ -27,7 +27,7 @@ async def truncate(call: AnyCall, parsed: ParsedResponses) -> ParsedResponses:
     return _drop(parsed, _n_system(marked.messages), start)
 
 
-def plan_start(chat: ChatRequest, base: Baseline, settings: ChatSettings) -> int:
+def plan_start(chat: ChatRequest, base: RequestDefaults, settings: ChatSettings) -> int:
     """Return the index of the first message that stays after the system messages: a user's, if any."""
     messages, n_system = chat.messages, _n_system(chat.messages)
     users = [i for i, message in enumerate(messages) if i > n_system and message["role"] == "user"]

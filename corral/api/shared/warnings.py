@@ -16,7 +16,7 @@ WITHOUT_EFFECT = (
 )
 
 
-class Remarks:
+class Warnings:
     """Mutable: warnings, a bounded number of them. `common`: fields that any object may have."""
 
     common: Collection[str] = ("type",)

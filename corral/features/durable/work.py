@@ -22,7 +22,7 @@ from corral.core.result import Admitted, Done, Progress, PromptProbs, TaskResult
 from corral.core.task import ControlVerb
 from corral.generate.prepare import PreparedCompletion
 from corral.storage.journal import Journal, JournalFile
-from corral.storage.journal_record import History, Opening, encode_control, encode_end, encode_result
+from corral.storage.journal_record import History, JournalHeader, encode_control, encode_end, encode_result
 
 
 class DurableWork:
@@ -31,7 +31,7 @@ class DurableWork:
     def __init__(
         self,
         journal: Journal | None,
-        opening: Opening,
+        opening: JournalHeader,
         history: History | None = None,
         log: AnswerLog | None = None,
     ) -> None:
@@ -155,9 +155,9 @@ class DurableWork:
 
 def new_opening(
     path: str, headers: Mapping[str, str], client: Client, request_id: str, body: bytes, model: str
-) -> Opening:
+) -> JournalHeader:
     kept = {name: headers[name] for name in _HEADERS if name in headers}
-    return Opening(
+    return JournalHeader(
         id=PREFIX + draw_hex(16),
         client=client,
         path=path,

@@ -30,19 +30,19 @@ from corral.fleet.ray.host import N_THREADS, EngineHost
 from corral.fleet.ray.join import join
 from corral.fleet.ray.message import (
     Asked,
+    EnginePlace,
     Exit,
     Frame,
     Frames,
     FromHost,
     Lines,
     Part,
-    Place,
     Saved,
     decode_from_host,
     encode,
     read_parts,
 )
-from corral.fleet.ray.reservation import NodeRefused, Room, await_place, await_room, reason_of, reserve
+from corral.fleet.ray.reservation import NodeRefused, Reservation, await_place, await_room, reason_of, reserve
 from corral.fleet.ray.rpc_workers import RpcWorkers
 from corral.fleet.ray.wire import Wire, connect
 from corral.link.frame import BlockingChannel, decode_settings
@@ -139,7 +139,7 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)  # Ray ends the actors of a driver that is gone
 
 
-def _start(ray: Any, asked: Asked, settings: EngineSettings, room: Room) -> tuple[Any, Place]:
+def _start(ray: Any, asked: Asked, settings: EngineSettings, room: Reservation) -> tuple[Any, EnginePlace]:
     """Start the actor; returns it, and where it runs."""
     host = room.start(ray, EngineHost, f"engine-{asked.index}", max_concurrency=N_THREADS)
     starting = host.start.remote(__version__, encode(settings), room.n_cpus)
@@ -159,9 +159,9 @@ def _wait_lost(ray: Any, host: Any) -> str:
 
 
 class _Bridge:
-    def __init__(self, wire: Wire, place: Place, channel: BlockingChannel, beats: _Beats) -> None:
+    def __init__(self, wire: Wire, place: EnginePlace, channel: BlockingChannel, beats: _Beats) -> None:
         self._wire = wire
-        self._place: Place | None = place  # until the front knows it
+        self._place: EnginePlace | None = place  # until the front knows it
         self._node = place.node
         self._channel = channel
         self._beats = beats

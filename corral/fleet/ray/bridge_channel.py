@@ -31,7 +31,7 @@ class FrontLine(Protocol):
     def receive(self) -> bytes | None: ...
 
 
-class Conversation:
+class BridgeChannel:
     """Whoever has something for the bridge waits until it has come. Safe from any thread."""
 
     def __init__(self, engine: EngineLine) -> None:

@@ -18,9 +18,9 @@ import msgspec
 
 from corral import __version__
 from corral.core.settings import EngineSettings
-from corral.fleet.ray.bridge_channel import Conversation
+from corral.fleet.ray.bridge_channel import BridgeChannel
 from corral.fleet.ray.join import node_address
-from corral.fleet.ray.message import Exit, Lines, Place, encode
+from corral.fleet.ray.message import EnginePlace, Exit, Lines, encode
 from corral.fleet.ray.node_share import missing_files, with_threads
 from corral.fleet.ray.wire import Door
 from corral.link.frame import BlockingChannel, decode_settings, wrap_frame
@@ -35,12 +35,12 @@ class EngineHost:
     """A threaded actor."""
 
     def __init__(self) -> None:
-        self._front = Conversation(self)
+        self._front = BridgeChannel(self)
         self._settings: EngineSettings | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, version: str, body: bytes, n_cpus: int) -> bytes:
-        """Start the engine with the settings in a frame; returns its `Place`."""
+        """Start the engine with the settings in a frame; returns its `EnginePlace`."""
         if version != __version__:
             return _refuse(f"it has Corral {__version__}, the front {version}")
         settings = decode_settings(body)
@@ -62,10 +62,10 @@ class EngineHost:
         threading.Event().wait()
 
     @property
-    def _place(self) -> Place:
+    def _place(self) -> EnginePlace:
         model = self._settings.model if self._settings is not None else ""
         pid = self._process.pid if self._process is not None else -1
-        return Place(socket.gethostname(), pid, model, address=node_address())
+        return EnginePlace(socket.gethostname(), pid, model, address=node_address())
 
     def write(self, body: bytes) -> None:
         with contextlib.suppress(OSError):  # it has ended
@@ -103,7 +103,7 @@ class EngineHost:
         return log
 
 
-def _relay_log(front: Conversation) -> None:
+def _relay_log(front: BridgeChannel) -> None:
     log = logging.getLogger(_LOG)
     log.setLevel(logging.DEBUG)
     log.propagate = False
@@ -111,7 +111,7 @@ def _relay_log(front: Conversation) -> None:
 
 
 class _LogHandler(logging.Handler):
-    def __init__(self, front: Conversation) -> None:
+    def __init__(self, front: BridgeChannel) -> None:
         super().__init__()
         self._front = front
 
@@ -120,5 +120,5 @@ class _LogHandler(logging.Handler):
 
 
 def _refuse(reason: str) -> bytes:
-    """Return the `Place` of a process that does not run."""
-    return encode(Place(socket.gethostname(), refusal=reason))
+    """Return the `EnginePlace` of a process that does not run."""
+    return encode(EnginePlace(socket.gethostname(), refusal=reason))

@@ -73,7 +73,7 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.convert(arguments, Asked, strict=False)
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class EnginePlace(msgspec.Struct, frozen=True, array_like=True):
     """Where an engine or an RPC worker runs. `refusal`: why it does not. `key`: for a bridge to connect to
     the endpoint of an engine."""
 
@@ -92,7 +92,7 @@ FromHost = Saved | Frames | Lines | Exit
 encode = msgspec.msgpack.Encoder().encode
 decode_to_host = msgspec.msgpack.Decoder(ToHost).decode
 decode_from_host = msgspec.msgpack.Decoder(FromHost).decode
-decode_place = msgspec.msgpack.Decoder(Place).decode
+decode_place = msgspec.msgpack.Decoder(EnginePlace).decode
 
 
 def read_parts(fd: int) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.core.errors import CorralError
-from corral.fleet.ray.message import Asked, Place, decode_place
+from corral.fleet.ray.message import Asked, EnginePlace, decode_place
 from corral.fleet.ray.node_share import cpus_each
 
 PATIENCE_S = 30.0
@@ -17,7 +17,7 @@ _log = logging.getLogger("corral.engine")
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Reservation:
     """CPUs and GPUs of each process. `group`: a Ray placement group whose first bundle is the engine's; None
     without RPC workers."""
 
@@ -35,22 +35,22 @@ class Room:
         )
 
 
-def reserve(ray: Any, asked: Asked, n_threads: int) -> Room:
+def reserve(ray: Any, asked: Asked, n_threads: int) -> Reservation:
     """Return the room of an engine; with RPC workers, once there is room for all. `n_threads`: 0: as many as
     there are CPUs for."""
     n_processes = 1 + asked.n_rpc_workers
     n_cpus = n_threads if n_threads > 0 else cpus_each(_node_cpus(ray), asked.n_engines * n_processes)
     if not asked.n_rpc_workers:
-        return Room(n_cpus, asked.n_gpus)
+        return Reservation(n_cpus, asked.n_gpus)
     bundle = {"CPU": n_cpus, **({"GPU": asked.n_gpus} if asked.n_gpus else {})}
     group = ray.util.placement_group([bundle] * n_processes, strategy="SPREAD")
     while not group.wait(PATIENCE_S):
         fields = (n_processes, n_cpus, asked.n_gpus)
         _log.warning("waiting for nodes with room for %d processes with %d CPUs and %d GPUs each", *fields)
-    return Room(n_cpus, asked.n_gpus, group)
+    return Reservation(n_cpus, asked.n_gpus, group)
 
 
-def await_room(ray: Any, starting: Any, room: Room) -> None:
+def await_room(ray: Any, starting: Any, room: Reservation) -> None:
     """Wait until an engine has been placed, however long that takes."""
     while not ray.wait([starting], timeout=PATIENCE_S)[0]:
         _log.warning(
@@ -58,10 +58,10 @@ def await_room(ray: Any, starting: Any, room: Room) -> None:
         )
 
 
-def await_place(ray: Any, starting: Any, what: str) -> Place:
+def await_place(ray: Any, starting: Any, what: str) -> EnginePlace:
     """Return where an actor runs. Raises CorralError if it does not, and says why."""
     try:
-        place: Place = decode_place(ray.get(starting))
+        place: EnginePlace = decode_place(ray.get(starting))
     except ray.exceptions.RayError as error:
         raise CorralError(f"{what} cannot start in the cluster: {reason_of(error)}") from None
     check_place(place, what)
@@ -72,7 +72,7 @@ class NodeRefused(CorralError):
     """A node cannot run a process, and says why: waiting does not help."""
 
 
-def check_place(place: Place, what: str) -> None:
+def check_place(place: EnginePlace, what: str) -> None:
     """Raise NodeRefused if a node has refused to run something."""
     if place.refusal:
         raise NodeRefused(f"the node {place.node} cannot run {what}: {place.refusal}")

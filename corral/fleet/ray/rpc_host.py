@@ -16,7 +16,7 @@ from corral import __version__
 from corral.core.address import is_private
 from corral.fleet.ray.child_process import tied_command
 from corral.fleet.ray.join import node_address
-from corral.fleet.ray.message import Place, encode
+from corral.fleet.ray.message import EnginePlace, encode
 from corral.fleet.ray.node_share import threads_of
 
 _LOOK_S = 0.05
@@ -26,11 +26,11 @@ class RpcHost:
     """An async actor."""
 
     def __init__(self) -> None:
-        self._place = Place(socket.gethostname())
+        self._place = EnginePlace(socket.gethostname())
         self._end: asyncio.Task[str] | None = None
 
     async def start(self, version: str, n_threads: int, n_cpus: int, may_be_public: bool) -> bytes:
-        """Start the server; returns its `Place`. `n_threads`: 0: as many as `n_cpus` have cores."""
+        """Start the server; returns its `EnginePlace`. `n_threads`: 0: as many as `n_cpus` have cores."""
         address = node_address()
         if version != __version__:
             return self._refuse(f"it has Corral {__version__}, the front {version}")
@@ -45,7 +45,9 @@ class RpcHost:
             if self._end.done():
                 return self._refuse(self._end.result())
             await asyncio.sleep(_LOOK_S)
-        self._place = Place(socket.gethostname(), process.pid, "(RPC worker)", endpoint=f"{address}:{port}")
+        self._place = EnginePlace(
+            socket.gethostname(), process.pid, "(RPC worker)", endpoint=f"{address}:{port}"
+        )
         return await self.describe()
 
     async def describe(self) -> bytes:
@@ -56,7 +58,7 @@ class RpcHost:
         return await self._end if self._end is not None else "it has not started"
 
     def _refuse(self, reason: str) -> bytes:
-        return encode(Place(socket.gethostname(), refusal=reason))
+        return encode(EnginePlace(socket.gethostname(), refusal=reason))
 
 
 def _outlive(process: subprocess.Popen[str]) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from corral import __version__
-from corral.fleet.ray.message import Asked, Place
-from corral.fleet.ray.reservation import Room, await_place, reason_of
+from corral.fleet.ray.message import Asked, EnginePlace
+from corral.fleet.ray.reservation import Reservation, await_place, reason_of
 from corral.fleet.ray.rpc_host import RpcHost
 
 
 class RpcWorkers:
     """Starts them; raises CorralError if one cannot start."""
 
-    def __init__(self, ray: Any, asked: Asked, room: Room, n_threads: int) -> None:
+    def __init__(self, ray: Any, asked: Asked, room: Reservation, n_threads: int) -> None:
         self._ray = ray
         hosts = [
             room.start(ray, RpcHost, f"rpc-worker-{asked.index}-{index}", index)
@@ -23,7 +23,7 @@ class RpcWorkers:
         starting = [host.start.remote(*arguments) for host in hosts]
         places = [await_place(ray, each, "an RPC worker") for each in starting]
         self._hosts = hosts  # Ray ends actors without a reference
-        self._places: dict[Any, Place] = {
+        self._places: dict[Any, EnginePlace] = {
             host.ended.remote(): place for host, place in zip(hosts, places, strict=True)
         }
 

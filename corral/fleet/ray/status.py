@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.fleet.ray.join import NAMESPACE, join
-from corral.fleet.ray.message import Place, decode_place
+from corral.fleet.ray.message import EnginePlace, decode_place
 
 _ANSWER_S = 10.0
 
@@ -22,7 +22,7 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
     nodes: list[Node]
-    engines: list[Place]
+    engines: list[EnginePlace]
 
 
 def read_status(address: str) -> ClusterStatus:
@@ -40,7 +40,7 @@ def _node(facts: dict[str, Any]) -> Node:
     return Node(facts["NodeManagerAddress"], facts["NodeManagerHostname"], n_cpus, n_gpus)
 
 
-def _engines(ray: Any) -> list[Place]:
+def _engines(ray: Any) -> list[EnginePlace]:
     """Return those that answer; one may have ended meanwhile, or wait for a node."""
     named = ray.util.list_named_actors(all_namespaces=True)
     asked = []
@@ -54,7 +54,7 @@ def _engines(ray: Any) -> list[Place]:
     return [place for ref in answered if (place := _place(ray, ref)) is not None]
 
 
-def _place(ray: Any, ref: Any) -> Place | None:
+def _place(ray: Any, ref: Any) -> EnginePlace | None:
     try:
         return decode_place(ray.get(ref))
     except ray.exceptions.RayError:

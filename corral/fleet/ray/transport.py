@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.core.settings import ServerSettings
 from corral.fleet.ray.message import Asked
-from corral.link.process import EngineProcess, OnEvents, OpenEnd
+from corral.link.process import EngineProcess, OnEvents, OpenTransport
 
 
 class RayEnd(EngineProcess):
@@ -20,7 +20,7 @@ class RayEnd(EngineProcess):
         return None  # it runs elsewhere
 
 
-def open_in_cluster(server: ServerSettings, index: int) -> OpenEnd:
+def open_in_cluster(server: ServerSettings, index: int) -> OpenTransport:
     """Return what opens the engine with this number."""
     asked = Asked(
         server.ray,

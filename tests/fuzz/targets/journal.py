@@ -7,7 +7,13 @@ from corral.core.params import GenerationParams
 from corral.core.result import Admitted, Done, StopType, TaskResult, Timings, TokenProb, TokenProbs, Tokens
 from corral.core.task import Task
 from corral.core.top_probs import TopProbs
-from corral.storage.journal_record import Opening, encode_end, encode_opening, encode_result, read_history
+from corral.storage.journal_record import (
+    JournalHeader,
+    encode_end,
+    encode_opening,
+    encode_result,
+    read_history,
+)
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Target
 
@@ -26,7 +32,7 @@ def parse(data: bytes) -> None:
         history.tokens(i)
 
 
-OPENING = Opening(
+OPENING = JournalHeader(
     id="stream_1",
     client=ANONYMOUS,
     path="/completion",
