@@ -14,6 +14,7 @@ from corral.engine.request import Request
 _LEAST_ITL_MS = 30.0  # that a GPU's streams may wait in any case
 _PROMPT_SHARE = 3  # of what a batch of prompt tokens costs by itself
 _BURST_SHARE = 20  # of what a step costs whatever prompts are in it, within a burst
+_LONGEST_MS = 2000.0  # within a burst, however slow the machine is
 _MUCH_LONGER = 4  # than a stream's own prompt has taken: no stream pauses for such a prompt
 
 
@@ -44,7 +45,7 @@ class Patience:
         wait_ms = min(stream.wait_ms for stream in streams)
         if not any(self._is_of_burst(prompt, streams, wait_ms) for prompt in prompts):
             return 0.0
-        return min(wait_ms, _BURST_SHARE * (self._cost.decode_ms + self._cost.prompt.batch_ms))
+        return min(wait_ms, _LONGEST_MS, _BURST_SHARE * (self._cost.decode_ms + self._cost.prompt.batch_ms))
 
     def _is_of_burst(self, prompt: Request, streams: Sequence[Request], wait_ms: float) -> bool:
         """Whether all streams have come with a prompt, which is not much longer than theirs were."""
