@@ -1,6 +1,6 @@
 """The table of sampling parameters: meaning, limits, names on the command line.
 
-Used by the request schema (`api/schema/completion.py`), the options (`cli/options/sampling.py`) and the
+Used by the request schema (`schema/completion.py`), the options (`cli/options/sampling.py`) and the
 reference pages. Defaults are in `core/params.py`.
 """
 

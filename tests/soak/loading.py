@@ -155,7 +155,7 @@ def _run_front(job: Job) -> str:
 
 
 def _be_front(job: Job, writer: int) -> None:
-    """As the tokenizer process and `server/front.py` do it, and then as requests do."""
+    """As the tokenizer process and `models/front.py` do it, and then as requests do."""
     settings = Settings(engine=_settings(job))
     try:
         library.start(verbose=False)

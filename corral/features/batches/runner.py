@@ -63,7 +63,7 @@ class BatchRunner:
     def start(self, run_ask: RunAsk) -> None:
         """Continue what an earlier server has left; `run_ask` runs the lines."""
         self._run_ask = run_ask
-        if not self._store.is_shared:  # otherwise one that is ready does it (`api/sharing.py`)
+        if not self._store.is_shared:  # otherwise one that is ready does it (`features/shared/sharing.py`)
             self._background.spawn(self.take_over())
         self._background.spawn(self._sweep())
 
