@@ -44,7 +44,7 @@ async def shrink_while_streaming(server: CorralProcess, n_engines: Callable[[], 
     for stream in streams[:2]:
         stream.task.cancel()
     await wait_until_async(lambda: n_engines() == 1, 0.1)
-    assert sorted(n_running(server)) == [0, 5]
+    await wait_until_async(lambda: sorted(n_running(server)) == [0, 5], 0.1)
     for stream in streams[2:]:
         await stream.reach(len(stream.events) + 20)
         stream.task.cancel()
