@@ -13,5 +13,5 @@ async def count_tokens(call: AnyCall, chat: ChatRequest) -> int:
     context = call.services.prepare
     marked, media, _ = await mark_chat(call, chat)
     call.services.wake_engine()
-    base, settings = context.baseline(media), context.model.chat
+    base, settings = context.request_defaults(media), context.model.chat
     return await context.pools.run_chat(call.client, count_chat_tokens, marked, base, settings)

@@ -49,7 +49,7 @@ async def prepare_embedding(
 ) -> PreparedEmbedding:
     """`tokenize` makes inputs of the content in a thread. `n_chars`: of a number in the answer, about."""
     context = call.services.prepare
-    base = context.baseline(media)
+    base = context.request_defaults(media)
     max_numbers = context.max_response_bytes // n_chars
 
     def run(vocab: Vocab) -> Inputs:

@@ -63,12 +63,12 @@ class Fleet:
         sleep_idle_s: float = -1.0,
         on_loading: Callable[[Loading], None] = lambda _: None,
         on_restart: Callable[[str], None] = lambda _: None,
-        open_end: Callable[[int], OpenTransport] | None = None,
+        open_transport: Callable[[int], OpenTransport] | None = None,
         share_out: ShareOut = machine_shares,
         scale: ScaleLimits | None = None,
     ) -> None:
-        """`open_end`: another kind of engine than a process of this machine, for the engine with this number.
-        `share_out`: gives each engine its settings. `scale`: how many engines run; None: all."""
+        """`open_transport`: another kind of engine than a process of this machine, for the engine with this
+        number. `share_out`: gives each engine its settings. `scale`: how many engines run; None: all."""
         ids = itertools.count()
         self.held_blocks = HeldBlocks()
         self._changed = set(range(n_engines))  # engines with another load than at the last placement
@@ -82,7 +82,7 @@ class Fleet:
                 timeout_s,
                 MemberObserver(self._merged, index),
                 ids,
-                open_end(index) if open_end is not None else None,
+                open_transport(index) if open_transport is not None else None,
                 n_failures=n_failures,
                 sleep_idle_s=sleep_idle_s,
                 on_loading=self._note_loading,
@@ -93,7 +93,7 @@ class Fleet:
         self._scale = scale
         n_started = n_engines if scale is None else min(n_engines, max(1, scale.n_min))
         lifecycles = [member.lifecycle for member in self._members]
-        is_elsewhere = open_end is not None
+        is_elsewhere = open_transport is not None
         self.lifecycle = FleetLifecycle(settings, lifecycles, share_out, n_started, is_elsewhere)
         self._dispatcher = Dispatcher(self._members, self.held_blocks, self._changed, self.cost_of)
         self._drain = EngineDrain(self._members, self._dispatcher)

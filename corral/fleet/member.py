@@ -101,7 +101,7 @@ class Member:
         timeout_s: float,
         observer: EngineObserver,
         ids: Iterator[int],
-        open_end: OpenTransport | None = None,
+        open_transport: OpenTransport | None = None,
         **options: Any,
     ) -> None:
         """`options`: of `EngineClient`."""
@@ -109,7 +109,7 @@ class Member:
             settings,
             timeout_s,
             observer,
-            open_end=self._open_numbered,
+            open_transport=self._open_numbered,
             ids=ids,
             listener=self,
             on_cancel=self._on_cancel,
@@ -117,7 +117,7 @@ class Member:
         )
         self.lifecycle = self.client.lifecycle
         self._fleet = fleet
-        self._open_inner = open_end
+        self._open_inner = open_transport
         self.index = index
         self.is_draining = False
         self.trial_model = ""  # file for the next engine only, unless it can load it
@@ -304,8 +304,8 @@ class Member:
         self._fleet.on_room()
 
     def _open_numbered(self, on_events: OnEvents) -> EngineTransport:
-        open_end = self._open_inner or EngineProcess
-        return NumberedEnd(on_events, lambda: self.slots.start, open_end, f"corral.engine.{self.index}")
+        open_transport = self._open_inner or EngineProcess
+        return NumberedEnd(on_events, lambda: self.slots.start, open_transport, f"corral.engine.{self.index}")
 
     def _note_states(self, event: CacheEvent) -> None:
         if isinstance(event, StateCached):

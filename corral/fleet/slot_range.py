@@ -21,11 +21,11 @@ class NumberedEnd:
     """An `EngineTransport` around another one."""
 
     def __init__(
-        self, on_events: OnEvents, first: Callable[[], int], open_end: OpenTransport, log_name: str
+        self, on_events: OnEvents, first: Callable[[], int], open_transport: OpenTransport, log_name: str
     ) -> None:
         self._on_events = on_events
         self._first = first
-        self._end = open_end(self._receive)
+        self._end = open_transport(self._receive)
         self._end.log_name = self.log_name = log_name
 
     @property

@@ -106,7 +106,7 @@ class PrepareContext:
     n_batch: int
     is_suffix_first: bool
 
-    def baseline(self, media: RequestMedia | None = None) -> RequestDefaults:
+    def request_defaults(self, media: RequestMedia | None = None) -> RequestDefaults:
         info, defaults = self.model.info, self.defaults
         return RequestDefaults(
             self.model.vocab,
@@ -196,7 +196,7 @@ async def prepare_prompts(
     prompt, media, _ = await context.load_media(call, mark)
     if media is not None:
         body = body.model_copy(update={"prompt": prompt})
-    base = context.baseline(media)
+    base = context.request_defaults(media)
     if media is None and call.n_bytes < SHORT_BYTES and _is_plain(body):
         plan = await context.pools.run_short(
             call.client,
@@ -233,7 +233,7 @@ def plan_completion(body: CompletionRequest, base: RequestDefaults) -> TaskPlan:
 def apply_system_prompt(
     body: GenerationFields, base: RequestDefaults
 ) -> tuple[RequestDefaults, SystemPrompt | None]:
-    """Return the baseline with the request's system prompt, and that prompt if it has one."""
+    """Return the defaults with the request's system prompt, and that prompt if it has one."""
     if body.system_prompt is None:
         return base, None
     change = tokenize_system_prompt(parse_system_prompt(body.system_prompt), base.vocab, base.n_ctx)

@@ -62,7 +62,7 @@ class PreparedChat:
 async def prepare_chat(call: AnyCall, body: ChatRequest) -> PreparedChat:
     context = call.services.prepare
     body, media, warnings = await mark_chat(call, body)
-    base, settings = context.baseline(media), context.model.chat
+    base, settings = context.request_defaults(media), context.model.chat
     plan, chat_format, chat, prompt = await context.pools.run_chat(
         call.client, plan_chat, body, base, settings
     )

@@ -80,7 +80,7 @@ class Parts:
 
 async def prepare_infill(call: AnyCall, body: InfillRequest) -> PreparedCompletion:
     context = call.services.prepare
-    plan = await context.pools.run_prompt(call.client, plan_infill, body, context.baseline())
+    plan = await context.pools.run_prompt(call.client, plan_infill, body, context.request_defaults())
     return await context.make_tasks(call, body, plan)
 
 

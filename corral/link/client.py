@@ -77,7 +77,7 @@ class EngineClient:
         sleep_idle_s: float = -1.0,
         on_loading: Callable[[Loading], None] = lambda _: None,
         on_restart: Callable[[str], None] = lambda _: None,
-        open_end: OpenTransport | None = None,
+        open_transport: OpenTransport | None = None,
         ids: Iterator[int] | None = None,
         listener: EngineListener | None = None,
         on_cancel: Callable[[PendingTask], None] = lambda _: None,
@@ -85,7 +85,14 @@ class EngineClient:
         """`ids`: of tasks and commands, if other clients need different ones. `listener`: passes on what the
         lifecycle says. `on_cancel`: called after a task was cancelled."""
         self.lifecycle = EngineLifecycle(
-            settings, timeout_s, listener or self, n_failures, sleep_idle_s, on_loading, on_restart, open_end
+            settings,
+            timeout_s,
+            listener or self,
+            n_failures,
+            sleep_idle_s,
+            on_loading,
+            on_restart,
+            open_transport,
         )
         self._ids = ids or itertools.count()
         self._observer = observer

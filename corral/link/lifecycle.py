@@ -62,17 +62,17 @@ class EngineLifecycle:
         sleep_idle_s: float,
         on_loading: Callable[[Loading], None],
         on_restart: Callable[[str], None],
-        open_end: OpenTransport | None = None,
+        open_transport: OpenTransport | None = None,
     ) -> None:
         """`n_failures`: how many engines in a row may fail without work. `sleep_idle_s`: negative:
-        never unload. `open_end`: another kind of engine than a process of this machine."""
+        never unload. `open_transport`: another kind of engine than a process of this machine."""
         self.settings = settings
         self._listener = listener
         self._timeout_s = timeout_s
         self._sleep_idle_s = sleep_idle_s
         self._on_loading = on_loading
         self._on_restart = on_restart
-        self._open_end = open_end
+        self._open_transport = open_transport
         self._policy = RestartPolicy(n_failures)
         self.process: EngineTransport | None = None
         self._main: asyncio.Task[None] | None = None
@@ -285,7 +285,7 @@ class EngineLifecycle:
         return await self._recover()
 
     async def _run_once(self) -> None:
-        process = self.process = (self._open_end or EngineProcess)(self._on_events)
+        process = self.process = (self._open_transport or EngineProcess)(self._on_events)
         self._may_pass, self.place = process.is_remote, None
         self._unloaded.clear()
         self._heartbeat, self._ready_at, self.loading = HeartbeatMonitor(self._timeout_s), None, Loading()

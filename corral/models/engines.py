@@ -45,7 +45,7 @@ def open_engines(
         from corral.fleet.ray.node_share import shares_on_nodes
         from corral.fleet.ray.transport import open_in_cluster
 
-        more |= {"open_end": partial(open_in_cluster, server), "share_out": shares_on_nodes}
+        more |= {"open_transport": partial(open_in_cluster, server), "share_out": shares_on_nodes}
     return Fleet(
         engine,
         server.n_engines,

@@ -80,7 +80,7 @@ async def test_a_refusal_ends_the_start_of_all():
 async def test_engines_elsewhere_wait_before_they_start():
     """Where they start, they may reserve what another model has to give back first."""
     owner = Owner()
-    fleet = Fleet(SETTINGS, 2, 10.0, Telemetry(), open_end=lambda _: Process)
+    fleet = Fleet(SETTINGS, 2, 10.0, Telemetry(), open_transport=lambda _: Process)
     fleet.lifecycle.owned_by(owner)
     starting = asyncio.create_task(fleet.lifecycle.start())
     await wait_until_async(lambda: owner.planned == [MemoryPlan({})])

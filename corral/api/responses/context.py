@@ -28,7 +28,7 @@ class ResponseContext:
 
     id: str
     client: Client
-    archive: ResponseStore
+    store: ResponseStore
     input: list[Item]
     items: Placed
     conversation: Conversation | None
@@ -37,9 +37,9 @@ class ResponseContext:
         """Add an ended response to its conversation, and store it if the client asked for that. Returns why
         it will not survive this server, or "". Raises CorralError if it cannot be kept at all."""
         if self.conversation is not None and stored.response["status"] in ("completed", "incomplete"):
-            await self.archive.extend(self.client, self.conversation.id, stored.items)
+            await self.store.extend(self.client, self.conversation.id, stored.items)
         if stored.response["store"]:
-            return self.archive.keep(self.client, stored)
+            return self.store.keep(self.client, stored)
         return ""
 
     async def end(self, renderer: ResponsesRenderer, error: CorralError | None) -> Events:
@@ -54,22 +54,22 @@ class ResponseContext:
         return [*events, *renderer.end(lost)]
 
 
-async def open_exchange(call: AnyCall, body: ContextFields) -> ResponseContext:
-    archive, client = call.services.responses, call.client
+async def open_context(call: AnyCall, body: ContextFields) -> ResponseContext:
+    store, client = call.services.responses, call.client
     id, conversation, before = new_id(RESPONSE), None, []
     if body.conversation is not None:
         if body.previous_response_id is not None:
             raise InvalidRequest("cannot be combined with 'previous_response_id'", field="conversation")
         given = body.conversation
-        conversation = await archive.load_conversation(client, given if isinstance(given, str) else given.id)
+        conversation = await store.load_conversation(client, given if isinstance(given, str) else given.id)
         before = [(f"conversation.items[{i}]", item) for i, item in enumerate(conversation.items)]
     elif body.previous_response_id is not None:
-        before = list(await archive.trace(client, body.previous_response_id))
+        before = list(await store.trace(client, body.previous_response_id))
     is_new = body.input != "" or _is_question(body, bool(before))
     new = normalize_items(body.input if is_new else [], "input", id, _FIRST_INPUT)
-    input = await archive.resolve(client, new, before)
+    input = await store.resolve(client, new, before)
     items = [*before, *((f"input[{i}]", item) for i, item in enumerate(input))]
-    return ResponseContext(id, client, archive, input, items, conversation)
+    return ResponseContext(id, client, store, input, items, conversation)
 
 
 def _is_question(body: ContextFields, has_context: bool) -> bool:
@@ -77,10 +77,10 @@ def _is_question(body: ContextFields, has_context: bool) -> bool:
     return "input" in body.model_fields_set and not has_context and not body.instructions
 
 
-async def parse_exchange(call: AnyCall, body: ContextFields, exchange: ResponseContext) -> ParsedResponses:
+async def parse_in_context(call: AnyCall, body: ContextFields, context: ResponseContext) -> ParsedResponses:
     services = call.services
-    texts = await run_for_client(read_files(exchange.items, services.media_source), call.caller.disconnect)
-    parsed = await services.pools.run_prompt(call.client, parse_context, body, exchange.items, texts)
+    texts = await run_for_client(read_files(context.items, services.media_source), call.caller.disconnect)
+    parsed = await services.pools.run_prompt(call.client, parse_context, body, context.items, texts)
     if body.truncation != "auto":
         return parsed
     with renaming(parsed.names):

@@ -56,13 +56,13 @@ _ItemId = Annotated[str, PathParameter("ID of the item.")]
 )
 async def create(call: Call[ConversationRequest]) -> Response:
     """Begin a conversation."""
-    archive, client = _archive(call.services, call.caller)
+    store, client = _store_of(call.services, call.caller)
     body = call.body
     items = [] if body.items is None else body.items
     _check_items(items)
     conversation = Conversation(body.metadata)
     conversation.add(_new_items(items, conversation))
-    archive.keep_conversation(client, conversation)
+    store.keep_conversation(client, conversation)
     return _answer(conversation, body)
 
 
@@ -74,8 +74,8 @@ async def create(call: Call[ConversationRequest]) -> Response:
 )
 async def retrieve(request: Request, services: ServerServices, id: _Id) -> Response:
     """A conversation, without its items."""
-    archive, client = _archive(services, caller_in(request.scope))
-    return JsonResponse((await archive.load_conversation(client, id)).render())
+    store, client = _store_of(services, caller_in(request.scope))
+    return JsonResponse((await store.load_conversation(client, id)).render())
 
 
 @router.post(
@@ -87,14 +87,14 @@ async def retrieve(request: Request, services: ServerServices, id: _Id) -> Respo
 )
 async def update(call: Call[ConversationUpdateRequest], id: _Id) -> Response:
     """Replace the metadata of a conversation."""
-    archive, client = _archive(call.services, call.caller)
+    store, client = _store_of(call.services, call.caller)
     body = call.body
 
     def update(conversation: Conversation) -> Conversation:
         conversation.metadata = body.metadata
         return conversation
 
-    return _answer(await archive.edit_conversation(client, id, update), body)
+    return _answer(await store.edit_conversation(client, id, update), body)
 
 
 @router.delete(
@@ -105,8 +105,8 @@ async def update(call: Call[ConversationUpdateRequest], id: _Id) -> Response:
 )
 async def delete(request: Request, services: ServerServices, id: _Id) -> Response:
     """Remove a conversation."""
-    archive, client = _archive(services, caller_in(request.scope))
-    await archive.remove_conversation(client, id)
+    store, client = _store_of(services, caller_in(request.scope))
+    await store.remove_conversation(client, id)
     return JsonResponse({"id": id, "object": "conversation.deleted", "deleted": True})
 
 
@@ -119,10 +119,8 @@ async def delete(request: Request, services: ServerServices, id: _Id) -> Respons
 )
 async def list_items(request: Request, services: ServerServices, id: _Id) -> Response:
     """The items of a conversation."""
-    archive, client = _archive(services, caller_in(request.scope))
-    return JsonResponse(
-        render_page((await archive.load_conversation(client, id)).items, request.query_params)
-    )
+    store, client = _store_of(services, caller_in(request.scope))
+    return JsonResponse(render_page((await store.load_conversation(client, id)).items, request.query_params))
 
 
 @router.post(
@@ -134,7 +132,7 @@ async def list_items(request: Request, services: ServerServices, id: _Id) -> Res
 )
 async def create_items(call: Call[ConversationItemsRequest], id: _Id) -> Response:
     """Add items to a conversation."""
-    archive, client = _archive(call.services, call.caller)
+    store, client = _store_of(call.services, call.caller)
     body = call.body
     _check_items(body.items)
 
@@ -143,7 +141,7 @@ async def create_items(call: Call[ConversationItemsRequest], id: _Id) -> Respons
         conversation.add_new(items)
         return items
 
-    items = await archive.edit_conversation(client, id, add)
+    items = await store.edit_conversation(client, id, add)
     return JsonResponse({**render_list(items), **render_warnings(body.warnings)})
 
 
@@ -155,8 +153,8 @@ async def create_items(call: Call[ConversationItemsRequest], id: _Id) -> Respons
 )
 async def retrieve_item(request: Request, services: ServerServices, id: _Id, item_id: _ItemId) -> Response:
     """An item of a conversation."""
-    archive, client = _archive(services, caller_in(request.scope))
-    return JsonResponse((await archive.load_conversation(client, id)).find(item_id))
+    store, client = _store_of(services, caller_in(request.scope))
+    return JsonResponse((await store.load_conversation(client, id)).find(item_id))
 
 
 @router.delete(
@@ -167,16 +165,16 @@ async def retrieve_item(request: Request, services: ServerServices, id: _Id, ite
 )
 async def delete_item(request: Request, services: ServerServices, id: _Id, item_id: _ItemId) -> Response:
     """Remove an item from a conversation."""
-    archive, client = _archive(services, caller_in(request.scope))
+    store, client = _store_of(services, caller_in(request.scope))
 
     def remove(conversation: Conversation) -> Conversation:
         conversation.items.remove(conversation.find(item_id))
         return conversation
 
-    return JsonResponse((await archive.edit_conversation(client, id, remove)).render())
+    return JsonResponse((await store.edit_conversation(client, id, remove)).render())
 
 
-def _archive(services: ServerServices, caller: Caller) -> tuple[ResponseStore, Client]:
+def _store_of(services: ServerServices, caller: Caller) -> tuple[ResponseStore, Client]:
     return services.responses, caller.client
 
 

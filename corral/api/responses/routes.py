@@ -20,7 +20,7 @@ from corral.api.policy import Follow, Live, ModelUse, NamedIn, Policy, Role, Unl
 from corral.api.query_number import query_number
 from corral.api.render.warning import render_warnings
 from corral.api.responses.compact import ask_summary, render_compaction
-from corral.api.responses.context import open_exchange, parse_exchange
+from corral.api.responses.context import open_context, parse_in_context
 from corral.api.responses.error import RESPONSES_ERRORS
 from corral.api.responses.render import ResponsesRenderer
 from corral.api.responses.runner import open_runner
@@ -83,7 +83,7 @@ async def create(call: Call[ResponsesRequest]) -> Response:
     body = call.body
     if body.background and not body.store:
         raise InvalidRequest("needs 'store': true", field="background")
-    runner = await open_runner(call, await open_exchange(call, body))
+    runner = await open_runner(call, await open_context(call, body))
     return await (runner.respond_in_background() if body.background else runner.respond())
 
 
@@ -97,7 +97,7 @@ async def create(call: Call[ResponsesRequest]) -> Response:
 )
 async def input_tokens(call: Call[InputTokensRequest]) -> Response:
     """Count the tokens of a conversation, in the shape of OpenAI's Responses API."""
-    parsed = await parse_exchange(call, call.body, await open_exchange(call, call.body))
+    parsed = await parse_in_context(call, call.body, await open_context(call, call.body))
     with renaming(parsed.names):
         n = await count_tokens(call, parsed.chat)
     counted = {"object": "response.input_tokens", "input_tokens": n}
@@ -123,9 +123,9 @@ async def compact(call: Call[CompactRequest]) -> Response:
     """Replace a conversation by its user messages and a summary, in the shape of OpenAI's Responses API."""
     body = ask_summary(call.body, call.services.model.info.n_ctx)
     asked = Call(call.caller, call.services, body, call.n_bytes)
-    exchange = await open_exchange(asked, asked.body)
-    items = [item for _, item in exchange.items[:-1]]
-    runner = await open_runner(asked, exchange)
+    context = await open_context(asked, asked.body)
+    items = [item for _, item in context.items[:-1]]
+    runner = await open_runner(asked, context)
     return await runner.respond(lambda response: render_compaction(response, items))
 
 
@@ -141,15 +141,15 @@ async def compact(call: Call[CompactRequest]) -> Response:
 )
 async def retrieve(request: Request, services: ServerServices, id: _Id) -> Response:
     """A stored response, or its events."""
-    archive, client = services.responses, caller_in(request.scope).client
+    store, client = services.responses, caller_in(request.scope).client
     start = _first_event(request.query_params)
-    running = archive.find_running(client, id)
+    running = store.find_running(client, id)
     if start is None:
-        found = running if running is not None else await archive.load(client, id)
+        found = running if running is not None else await store.load(client, id)
         return JsonResponse(found.response)
     if running is not None:
         return FollowedStream(running.log, running.log.follow_events(running.renderer.n_before(start)))
-    events = islice(replay(await archive.load(client, id)), start, None)
+    events = islice(replay(await store.load(client, id)), start, None)
     return EventStream(_stream(events), format=ResponsesRenderer.stream_format)
 
 
@@ -161,10 +161,10 @@ async def retrieve(request: Request, services: ServerServices, id: _Id) -> Respo
 )
 async def cancel(request: Request, services: ServerServices, id: _Id) -> Response:
     """Stop a response that runs in the background; one that has ended stays as it is."""
-    archive, client = services.responses, caller_in(request.scope).client
-    if (running := archive.find_running(client, id)) is not None:
+    store, client = services.responses, caller_in(request.scope).client
+    if (running := store.find_running(client, id)) is not None:
         await running.log.stop()
-    response = (await archive.load(client, id)).response
+    response = (await store.load(client, id)).response
     if not response["background"]:
         raise InvalidRequest("only responses in the background can be cancelled", field="id")
     return JsonResponse(response)
@@ -191,9 +191,9 @@ async def delete(request: Request, services: ServerServices, id: _Id) -> Respons
 )
 async def input_items(request: Request, services: ServerServices, id: _Id) -> Response:
     """The items that a response answers."""
-    archive, client = services.responses, caller_in(request.scope).client
-    running = archive.find_running(client, id)
-    stored = running.renderer.stored if running is not None else await archive.load(client, id)
+    store, client = services.responses, caller_in(request.scope).client
+    running = store.find_running(client, id)
+    stored = running.renderer.stored if running is not None else await store.load(client, id)
     return JsonResponse(render_page(stored.input, request.query_params))
 
 

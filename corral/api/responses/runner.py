@@ -21,7 +21,7 @@ from corral.api.body import JsonResponse
 from corral.api.followed_stream import FollowedStream
 from corral.api.json_encode import PIECE_BYTES
 from corral.api.respond import open_choices, place_in_queue, render_large, respond_events, respond_whole
-from corral.api.responses.context import ResponseContext, parse_exchange
+from corral.api.responses.context import ResponseContext, parse_in_context
 from corral.api.responses.item import Item
 from corral.api.responses.mcp import (
     McpAccess,
@@ -53,13 +53,13 @@ Events = AsyncGenerator[Any]
 _log = logging.getLogger("corral")
 
 
-async def open_runner(call: Call[ResponsesRequest], exchange: ResponseContext) -> ResponseRunner:
+async def open_runner(call: Call[ResponsesRequest], context: ResponseContext) -> ResponseRunner:
     """Prepare the first turn, so that an invalid request is refused before anything runs."""
     sessions, access = call.services.mcp, {}
     if sessions is not None and is_mcp(call.body.tools):
-        opening = open_access(call.body.tools, sessions, exchange.client)
+        opening = open_access(call.body.tools, sessions, context.client)
         access = await run_for_client(opening, call.caller.disconnect)
-    runner = ResponseRunner(call, exchange, access)
+    runner = ResponseRunner(call, context, access)
     await runner.prepare()
     return runner
 
@@ -68,14 +68,14 @@ class ResponseRunner:
     """Mutable: one response. `access`: by the label of the MCP server."""
 
     def __init__(
-        self, call: Call[ResponsesRequest], exchange: ResponseContext, access: dict[str, McpAccess]
+        self, call: Call[ResponsesRequest], context: ResponseContext, access: dict[str, McpAccess]
     ) -> None:
         self._call, body = call, call.body
         self._body = body
         if access:
             tools, choice = expand(body.tools, access), expand_choice(body.tool_choice)
             self._body = body.model_copy(update={"tools": tools, "tool_choice": choice})
-        self._exchange = exchange
+        self._context = context
         self._access = access
         self._work = call.work if not access else None  # no record says what a tool has done
         asked = body.max_tool_calls
@@ -90,15 +90,15 @@ class ResponseRunner:
 
     async def prepare(self) -> None:
         prepared = await self._prepare_turn(is_first=True)
-        context = self._call.services.model.render_context
+        render_context = self._call.services.model.render_context
         sampling = prepared.completion.tasks[0][0].params.sampling
-        frame = render_frame(self._exchange.id, self._call.body, context.model_name, sampling)
+        frame = render_frame(self._context.id, self._call.body, render_context.model_name, sampling)
         self._renderer = ResponsesRenderer(
-            context, self._body, self._parsed, prepared, frame, self._exchange.input, self._access
+            render_context, self._body, self._parsed, prepared, frame, self._context.input, self._access
         )
         self._prepared = prepared
         if self._access:
-            self._approved = approved_calls(self._exchange.items, self._exchange.input)
+            self._approved = approved_calls(self._context.items, self._context.input)
 
     async def respond(self, render: Callable[[Item], Any] = lambda response: response) -> Response:
         """Answer with a stream, or with what `render` makes of the whole response."""
@@ -117,16 +117,16 @@ class ResponseRunner:
         """Answer with the response as it is, or with its events; it goes on without the client and after the
         request, whose record has ended then."""
         self._call = msgspec.structs.replace(self._call, caller=self._call.caller.detached())
-        exchange, renderer = self._exchange, self._renderer
+        context, renderer = self._context, self._renderer
         if self._work is not None:
-            self._work.rename(exchange.id)
+            self._work.rename(context.id)
         with renaming(self._parsed.names):
             await self._open_first_turn()
         self._queued = renderer.queue()
-        running = RunningResponse(renderer, AnswerLog(exchange.id, keeps_all=True))
+        running = RunningResponse(renderer, AnswerLog(context.id, keeps_all=True))
         stream = EventStream(self._events(), format=renderer.stream_format)
-        exchange.archive.run(exchange.client, running, send_all(stream, running.log.send))
-        exchange.archive.keep(exchange.client, renderer.stored)
+        context.store.run(context.client, running, send_all(stream, running.log.send))
+        context.store.keep(context.client, renderer.stored)
         return FollowedStream(running.log) if self._call.body.stream else JsonResponse(renderer.response)
 
     async def _run(self) -> None:
@@ -163,7 +163,7 @@ class ResponseRunner:
                 raise
             _log.error("a response in the background failed", exc_info=raised)
             error = CorralError("internal error")
-        for event in await self._exchange.end(renderer, error):
+        for event in await self._context.end(renderer, error):
             yield event
 
     async def _begin(self) -> Events:
@@ -203,7 +203,7 @@ class ResponseRunner:
         await self._open_turn()
 
     async def _prepare_turn(self, is_first: bool = False) -> PreparedChat:
-        body, exchange = self._body, self._exchange
+        body, context = self._body, self._context
         if self._access and (self._n_left <= 0 or not is_first):
             choice = "auto" if self._n_left > 0 else "none"
             body = body.model_copy(update={"tool_choice": choice})
@@ -211,8 +211,8 @@ class ResponseRunner:
             if body.n_predict >= 0:
                 body = body.model_copy(update={"n_predict": body.n_predict - self._renderer.n_output})
             said: Placed = [(f"output[{i}]", item) for i, item in enumerate(self._renderer.items)]
-            exchange = replace(exchange, items=[*exchange.items, *said])
-        self._parsed = await parse_exchange(self._call, body, exchange)
+            context = replace(context, items=[*context.items, *said])
+        self._parsed = await parse_in_context(self._call, body, context)
         with renaming(self._parsed.names):
             return await prepare_chat(self._call, self._parsed.chat)
 
@@ -232,7 +232,7 @@ class ResponseRunner:
 
     def _unlisted(self) -> list[McpAccess]:
         """Return the servers whose tools the conversation does not list yet."""
-        items = [item for _, item in self._exchange.items]
+        items = [item for _, item in self._context.items]
         known = {item.get("server_label") for item in items if item["type"] == "mcp_list_tools"}
         return [access for label, access in self._access.items() if label not in known]
 
@@ -257,6 +257,6 @@ class ResponseRunner:
             yield event
         sessions = self._call.services.mcp
         assert sessions is not None, "tools are only known from there"
-        done = await run_call(sessions, self._exchange.client, begun)
+        done = await run_call(sessions, self._context.client, begun)
         for event in self._renderer.end_call(done):
             yield event

@@ -22,7 +22,7 @@ async def truncate(call: AnyCall, parsed: ParsedResponses) -> ParsedResponses:
     """Return the request with the newest messages that fit; leading system messages stay."""
     context = call.services.prepare
     marked, media, _ = await mark_chat(call, parsed.chat)
-    base, settings = context.baseline(media), context.model.chat
+    base, settings = context.request_defaults(media), context.model.chat
     start = await context.pools.run_text(call.client, plan_start, marked, base, settings)
     return _drop(parsed, _n_system(marked.messages), start)
 

@@ -42,7 +42,14 @@ from corral.fleet.ray.message import (
     encode,
     read_parts,
 )
-from corral.fleet.ray.reservation import NodeRefused, Reservation, await_place, await_room, reason_of, reserve
+from corral.fleet.ray.reservation import (
+    NodeRefused,
+    Reservation,
+    await_place,
+    await_reservation,
+    reason_of,
+    reserve,
+)
 from corral.fleet.ray.rpc_workers import RpcWorkers
 from corral.fleet.ray.wire import Wire, connect
 from corral.link.frame import BlockingChannel, decode_settings
@@ -82,12 +89,12 @@ def main() -> None:
     beats, workers = _Beats(channel), None
     try:
         ray = join(asked.address)
-        room = reserve(ray, asked, settings.n_threads)
+        reservation = reserve(ray, asked, settings.n_threads)
         if asked.n_rpc_workers:
-            workers = RpcWorkers(ray, asked, room, settings.n_threads)
+            workers = RpcWorkers(ray, asked, reservation, settings.n_threads)
             settings = msgspec.structs.replace(settings, rpc=workers.endpoints)
             _log.info("RPC workers on nodes %s", workers.nodes)
-        host, place = _start(ray, asked, settings, room)
+        host, place = _start(ray, asked, settings, reservation)
         wire = connect(place.endpoint, place.key)
     except CorralError as error:
         _fail(error.message, channel, beats, may_pass=not isinstance(error, NodeRefused))
@@ -139,11 +146,13 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)  # Ray ends the actors of a driver that is gone
 
 
-def _start(ray: Any, asked: Asked, settings: EngineSettings, room: Reservation) -> tuple[Any, EnginePlace]:
+def _start(
+    ray: Any, asked: Asked, settings: EngineSettings, reservation: Reservation
+) -> tuple[Any, EnginePlace]:
     """Start the actor; returns it, and where it runs."""
-    host = room.start(ray, EngineHost, f"engine-{asked.index}", max_concurrency=N_THREADS)
-    starting = host.start.remote(__version__, encode(settings), room.n_cpus)
-    await_room(ray, starting, room)
+    host = reservation.start(ray, EngineHost, f"engine-{asked.index}", max_concurrency=N_THREADS)
+    starting = host.start.remote(__version__, encode(settings), reservation.n_cpus)
+    await_reservation(ray, starting, reservation)
     place = await_place(ray, starting, "an engine")
     _log.info("on node %s (%s), process %d", place.node, place.address, place.pid)
     return host, place

@@ -36,7 +36,7 @@ class Reservation:
 
 
 def reserve(ray: Any, asked: Asked, n_threads: int) -> Reservation:
-    """Return the room of an engine; with RPC workers, once there is room for all. `n_threads`: 0: as many as
+    """Reserve what an engine needs; with RPC workers, once there is room for all. `n_threads`: 0: as many as
     there are CPUs for."""
     n_processes = 1 + asked.n_rpc_workers
     n_cpus = n_threads if n_threads > 0 else cpus_each(_node_cpus(ray), asked.n_engines * n_processes)
@@ -50,11 +50,13 @@ def reserve(ray: Any, asked: Asked, n_threads: int) -> Reservation:
     return Reservation(n_cpus, asked.n_gpus, group)
 
 
-def await_room(ray: Any, starting: Any, room: Reservation) -> None:
+def await_reservation(ray: Any, starting: Any, reservation: Reservation) -> None:
     """Wait until an engine has been placed, however long that takes."""
     while not ray.wait([starting], timeout=PATIENCE_S)[0]:
         _log.warning(
-            "waiting for a node with %d free CPUs and %d GPUs for an engine", room.n_cpus, room.n_gpus
+            "waiting for a node with %d free CPUs and %d GPUs for an engine",
+            reservation.n_cpus,
+            reservation.n_gpus,
         )
 
 

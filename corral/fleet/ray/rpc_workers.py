@@ -13,13 +13,13 @@ from corral.fleet.ray.rpc_host import RpcHost
 class RpcWorkers:
     """Starts them; raises CorralError if one cannot start."""
 
-    def __init__(self, ray: Any, asked: Asked, room: Reservation, n_threads: int) -> None:
+    def __init__(self, ray: Any, asked: Asked, reservation: Reservation, n_threads: int) -> None:
         self._ray = ray
         hosts = [
-            room.start(ray, RpcHost, f"rpc-worker-{asked.index}-{index}", index)
+            reservation.start(ray, RpcHost, f"rpc-worker-{asked.index}-{index}", index)
             for index in range(1, asked.n_rpc_workers + 1)
         ]
-        arguments = (__version__, n_threads, room.n_cpus, asked.may_be_public)
+        arguments = (__version__, n_threads, reservation.n_cpus, asked.may_be_public)
         starting = [host.start.remote(*arguments) for host in hosts]
         places = [await_place(ray, each, "an RPC worker") for each in starting]
         self._hosts = hosts  # Ray ends actors without a reference
